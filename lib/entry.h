@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The memory layout of a bucket, shared by every file of lib/. Owns no algorithm.
+ *
+ * State: two words. x = tokens ever spent, f = tokens ever forfeited (lost to the cap, spent elsewhere, adjustments),
+ * both in units of 2^-k token, modulo 2^64. With R(now) = (now_ns * mult) >> 48:
+ *
+ *     tokens(now) = min(cap, R(now) - x - f)
+ *
+ * Bit 0 of x is the lock of an entry that is being re-keyed; bit 0 of f selects the parameter slot {mult, cap}; R, x and
+ * f are even otherwise. Every write of f changes x in the same 16-byte CAS, so a successful 8-byte CAS of x proves that
+ * f, the slot, k, policy and regime were current. x never goes back for the life of the memory: it is the version.
+ *
+ * Who writes and who reads (the pairing tags are in docs/memory-model.md):
+ *   x, f      takers and the sync thread, by CAS; anyone reads
+ *   id, k, policy, regime  only the holder of x's lock bit writes
+ *   dirty     takers set, the collector clears
+ *   pin       collector, handles: counted; a pinned entry is never re-keyed
+ *   urgent    takers set, the sync thread clears
+ *   cold line collector and lock holder; refunded, returned: anyone adds
+ *   slice     the sync thread, or the holder of the lock bit; takers read
+ */
+#ifndef WEIR_LIB_ENTRY_H
+#define WEIR_LIB_ENTRY_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define WEIR__LOCK UINT64_C(1) /* bit 0 of x */
+#define WEIR__SLOT UINT64_C(1) /* bit 0 of f */
+#define WEIR__STEP UINT64_C(2) /* the smallest change of x that is not the lock */
+
+enum weir__regime {
+    WEIR__LOCAL = 0,    /* the policy's own {mult, cap}; hybrid policy: no sync has ever run (answers are DEGRADED) */
+    WEIR__BARE = 1,     /* hybrid, no slice: {0, 0}, lives on the overdraft alone */
+    WEIR__SLICED = 2,   /* hybrid, slice[i] holds {mult, cap}, until, hold, low */
+    WEIR__FALLBACK = 3  /* hybrid in an outage, on_outage = local: slice[i] holds the fallback share */
+};
+
+/* One cache line: all that a decision touches besides the policy's line. */
+struct weir__hot {
+    _Alignas(64) _Atomic uint64_t x; /* x and f: one 16-byte aligned pair. (Aligning "x, f" in one declaration would */
+    _Atomic uint64_t f;              /* align each of them, and the 16-byte CAS would never match.) */
+    _Atomic uint64_t id[2];          /* keyed SipHash-1-3-128 of policy and key; id[0] == 0: free */
+    _Atomic uint32_t pin;
+    _Atomic uint16_t policy;
+    _Atomic uint8_t k;
+    _Atomic uint8_t regime;
+    _Atomic uint8_t dirty;
+    _Atomic uint8_t urgent;
+    uint8_t spare[2];
+    _Atomic uint32_t urgent_next;    /* link of the urgent list: index + 1, 0 ends it */
+    _Atomic uint64_t touched;        /* spare for the sweeper / owner of the lock */
+};
+_Static_assert(sizeof(struct weir__hot) == 64, "one line");
+
+#define WEIR__KEY_INLINE 36u
+
+/* Read by the collector and by whoever re-keys, never by a decision. */
+struct weir__cold {
+    _Alignas(64) _Atomic uint64_t base;     /* x up to which spending has been handed to the collector, in units */
+    _Atomic uint64_t returned;              /* units that left x without being spent (leases given back, f-writes' steps) */
+    _Atomic uint64_t refunded;              /* whole tokens given back by weir_give, not yet reported */
+    uint16_t key_len;
+    uint16_t spare;
+    uint8_t key[WEIR__KEY_INLINE];          /* the key; longer: its first bytes here, the rest in the key arena: */
+                                            /* the last four bytes of key[] are then the arena's first block */
+};
+_Static_assert(sizeof(struct weir__cold) == 64, "one line");
+
+/* slice[i] belongs to entry i; untouched (so not resident) until that entry holds one. */
+struct weir__slice {
+    _Alignas(64) _Atomic uint64_t mult[2];  /* refill, units a ns << 48 */
+    _Atomic uint64_t cap[2];                /* units */
+    _Atomic uint64_t until;                 /* ns: past it the slice is worth nothing */
+    _Atomic uint64_t hold;                  /* ns: until then Redis has no more; no overdraft */
+    _Atomic int64_t low;                    /* units: below it, sync early */
+    _Atomic uint64_t denied;                /* attempts denied, ever; lossy */
+    /* second line: the sync thread and the lock holder only */
+    _Alignas(64) _Atomic uint64_t fall_x;   /* x when the fallback share began */
+    _Atomic uint64_t fall_rate;             /* units a ns << 48 of the fallback share F last granted; 0: none yet */
+    _Atomic uint64_t fall_cap;              /* units */
+    _Atomic uint64_t asked;                 /* tokens of the largest cost denied since the last report */
+    uint64_t spare[4];
+};
+_Static_assert(sizeof(struct weir__slice) == 128, "two lines");
+
+#endif

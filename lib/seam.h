@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The seam: all that sync/ may see of lib/. Installed nowhere; its symbols are exported under the version node
+ * WEIR_PRIVATE for libweir-sync alone. A fake store can drive it (tests/unit/test_seam.c).
+ *
+ * One sync thread (the collector) calls the functions marked "collector"; nobody else may while it runs.
+ */
+#ifndef WEIR_LIB_SEAM_H
+#define WEIR_LIB_SEAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <weir/weir.h>
+
+/* What libweir calls when a sync is attached. Any thread; none may block but `strict`. */
+struct weir__hooks {
+    void *ctx;
+    void (*wake)(void *ctx); /* urgent keys wait: coalesced, one call until weir__seam_urgent has been drained */
+    /* n strict decisions, blocking for at most timeout_ns (0: the sync's). Fills status and result of each. */
+    int (*strict)(void *ctx, struct weir_request *requests, size_t n, uint64_t timeout_ns);
+    int (*strict_all)(void *ctx, struct weir_request *requests, size_t n, struct weir_result *result);
+    int (*peek)(void *ctx, const struct weir_request *request);      /* strict policies: a cost-0 or asking take */
+    int (*give)(void *ctx, const struct weir_request *request);      /* strict policies: cost = tokens to refund */
+    int (*async)(void *ctx, const struct weir_request *request, weir_take_cb cb, void *arg);
+    int (*wait)(void *ctx, const struct weir_request *request, uint64_t timeout_ns, struct weir_result *result);
+    int (*forget)(void *ctx, weir_policy_id id, const void *key, size_t key_len);
+    void (*policy_changed)(void *ctx, weir_policy_id id);            /* after weir_policy_add and _set */
+    void (*stats)(void *ctx, struct weir_stats *stats);              /* fills the fields that sync owns */
+    void (*join)(void *ctx);                                         /* from weir_close: wait for the own thread */
+};
+
+/* Attaching turns hybrid entries from WEIR__LOCAL to WEIR__BARE: what was spent before is reported as a debt.
+ * WEIR_E_BUSY when one is attached. Detaching waits until no call is inside a hook, then hybrid and strict policies
+ * answer by their outage policies. */
+int weir__seam_attach(struct weir *w, const struct weir__hooks *hooks);
+void weir__seam_detach(struct weir *w);
+
+/* A policy's numbers as sync/ needs them; name and group live as long as the limiter. */
+struct weir__seam_policy {
+    const char *name, *group;
+    uint64_t limit, per_ns, burst, version;
+    uint64_t max_overshoot; /* tokens, resolved: never 0 for "default" nor WEIR_NONE */
+    enum weir_mode mode;
+    enum weir_on_outage on_outage;
+    enum weir_unknown unknown;
+    int shadow;
+};
+int weir__seam_policy(struct weir *w, weir_policy_id id, struct weir__seam_policy *out); /* WEIR_E_NOENT past the last */
+
+/* collector: the overdraft that a key of this policy may use before Redis has spoken of it (q0; tokens), and the share
+ * that a never-synced key falls back to. Takers add the one token of WEIR_UNKNOWN_ADMIT themselves. */
+void weir__seam_overdraft(struct weir *w, weir_policy_id id, uint64_t tokens, double fallback_rate, double fallback_burst);
+
+/* collector: entries without a slice (and new ones) are good until then (ns, weir_now's clock); past it, the outage
+ * policy answers. Sliced entries have their own `until`. */
+void weir__seam_fresh_until(struct weir *w, weir_policy_id id, uint64_t until_ns);
+
+struct weir__report {
+    uint32_t slot;          /* the entry, pinned until weir__seam_release */
+    weir_policy_id policy;
+    const void *key;        /* valid until weir__seam_release */
+    uint32_t key_len;
+    int64_t spent;          /* whole tokens since the last report, now the caller's to deliver; signed */
+    int64_t refunded;       /* whole tokens given back since then */
+    int64_t fallback_spent; /* the part of `spent` that was admitted on a fallback share */
+    double level;           /* tokens in hand at `now`, < 0: overdraft in use */
+    double rate;            /* tokens a second in force */
+    uint64_t attempts;      /* since the last report, admitted and denied (lossy) */
+    uint64_t asked;         /* the largest cost denied since then; 0: none */
+    uint64_t now;           /* when level was read */
+    uint64_t until;         /* of the slice in force; 0: none */
+    uint8_t regime;         /* enum weir__regime */
+    uint8_t urgent;
+};
+
+/* collector: hands over a report for every dirty hybrid entry, and for each urgent one. An entry that is pinned by an
+ * earlier report stays dirty (one report a key in flight). Stops when `take` returns 0 (that entry is put back). Returns
+ * how many were taken. `budget` bounds the number of reports. */
+typedef int (*weir__report_fn)(void *ctx, const struct weir__report *report);
+size_t weir__seam_collect(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx);
+size_t weir__seam_urgent(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx);
+
+/* collector: a report for one entry that holds a slice and must renew it although it may be clean. 0 where the entry is
+ * in flight or no longer that key's. */
+int weir__seam_report(struct weir *w, uint32_t slot, uint64_t now, struct weir__report *out);
+
+/* Redis' answer to a report. */
+struct weir__grant {
+    double level_delta;     /* tokens added to the level (may be negative) */
+    double rate;            /* tokens a second from now on; 0 with cap 0: no slice */
+    double cap;             /* tokens */
+    double low;             /* tokens: below it sync early; < 0: never */
+    uint64_t until;         /* ns */
+    uint64_t hold;          /* ns; 0: none */
+    double fallback_rate;   /* F, tokens a second; < 0: keep */
+    double fallback_cap;
+    double global;          /* T: the fleet's level as Redis sees it, for `remaining` */
+};
+
+/* collector: applies the answer and ends the report: unpins. */
+void weir__seam_apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir__grant *grant);
+
+/* collector: ends a report without an answer; `unsent` (whole tokens) goes back to the entry as unreported. */
+void weir__seam_release(struct weir *w, uint32_t slot, int64_t unsent_spent, int64_t unsent_refunded);
+
+/* Is anything left to report? */
+int weir__seam_dirty(struct weir *w);
+
+/* Verdict of the outage policy for a strict request that Redis did not answer (counted, DEGRADED). */
+int weir__seam_outage_take(struct weir *w, const struct weir_request *request, struct weir_result *result);
+
+void weir__seam_log(struct weir *w, enum weir_log_level level, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 3, 4)))
+#endif
+    ;
+
+/* The limiter's allocator; NULL when out of memory. */
+void *weir__seam_alloc(struct weir *w, size_t size);
+void weir__seam_free(struct weir *w, void *memory, size_t size);
+
+/* Number of slots in the table: an upper bound of weir__report.slot. */
+uint32_t weir__seam_slots(const struct weir *w);
+
+#endif
