@@ -31,10 +31,10 @@
 #define WEIR__STEP UINT64_C(2) /* the smallest change of x that is not the lock */
 
 enum weir__regime {
-    WEIR__LOCAL = 0,    /* the policy's own {mult, cap}; hybrid policy: no sync has ever run (answers are DEGRADED) */
-    WEIR__BARE = 1,     /* hybrid, no slice: {0, 0}, lives on the overdraft alone */
-    WEIR__SLICED = 2,   /* hybrid, slice[i] holds {mult, cap}, until, hold, low */
-    WEIR__FALLBACK = 3  /* hybrid in an outage, on_outage = local: slice[i] holds the fallback share */
+    WEIR__LOCAL = 0,   /* the policy's own {mult, cap}; hybrid policy: no sync has ever run (answers are DEGRADED) */
+    WEIR__BARE = 1,    /* hybrid, no slice: {0, 0}, lives on the overdraft alone */
+    WEIR__SLICED = 2,  /* hybrid, slice[i] holds {mult, cap}, until, hold, low */
+    WEIR__FALLBACK = 3 /* hybrid in an outage, on_outage = local: slice[i] holds the fallback share */
 };
 
 /* One cache line: all that a decision touches besides the policy's line. */
@@ -49,8 +49,8 @@ struct weir__hot {
     _Atomic uint8_t dirty;
     _Atomic uint8_t urgent;
     uint8_t spare[2];
-    _Atomic uint32_t urgent_next;    /* link of the urgent list: index + 1, 0 ends it */
-    _Atomic uint64_t touched;        /* spare for the sweeper / owner of the lock */
+    _Atomic uint32_t urgent_next; /* link of the urgent list: index + 1, 0 ends it */
+    _Atomic uint64_t touched;     /* spare for the sweeper / owner of the lock */
 };
 _Static_assert(sizeof(struct weir__hot) == 64, "one line");
 
@@ -58,29 +58,29 @@ _Static_assert(sizeof(struct weir__hot) == 64, "one line");
 
 /* Read by the collector and by whoever re-keys, never by a decision. */
 struct weir__cold {
-    _Alignas(64) _Atomic uint64_t base;     /* x up to which spending has been handed to the collector, in units */
-    _Atomic uint64_t returned;              /* units that left x without being spent (leases given back, f-writes' steps) */
-    _Atomic uint64_t refunded;              /* whole tokens given back by weir_give, not yet reported */
+    _Alignas(64) _Atomic uint64_t base; /* x up to which spending has been handed to the collector, in units */
+    _Atomic uint64_t returned;          /* units that left x without being spent (leases given back, f-writes' steps) */
+    _Atomic uint64_t refunded;          /* whole tokens given back by weir_give, not yet reported */
     uint16_t key_len;
     uint16_t spare;
-    uint8_t key[WEIR__KEY_INLINE];          /* the key; longer: its first bytes here, the rest in the key arena: */
-                                            /* the last four bytes of key[] are then the arena's first block */
+    uint8_t key[WEIR__KEY_INLINE]; /* the key; longer: its first bytes here, the rest in the key arena: */
+                                   /* the last four bytes of key[] are then the arena's first block */
 };
 _Static_assert(sizeof(struct weir__cold) == 64, "one line");
 
 /* slice[i] belongs to entry i; untouched (so not resident) until that entry holds one. */
 struct weir__slice {
-    _Alignas(64) _Atomic uint64_t mult[2];  /* refill, units a ns << 48 */
-    _Atomic uint64_t cap[2];                /* units */
-    _Atomic uint64_t until;                 /* ns: past it the slice is worth nothing */
-    _Atomic uint64_t hold;                  /* ns: until then Redis has no more; no overdraft */
-    _Atomic int64_t low;                    /* units: below it, sync early */
-    _Atomic uint64_t denied;                /* attempts denied, ever; lossy */
+    _Alignas(64) _Atomic uint64_t mult[2]; /* refill, units a ns << 48 */
+    _Atomic uint64_t cap[2];               /* units */
+    _Atomic uint64_t until;                /* ns: past it the slice is worth nothing */
+    _Atomic uint64_t hold;                 /* ns: until then Redis has no more; no overdraft */
+    _Atomic int64_t low;                   /* units: below it, sync early */
+    _Atomic uint64_t denied;               /* attempts denied, ever; lossy */
     /* second line: the sync thread and the lock holder only */
-    _Alignas(64) _Atomic uint64_t fall_x;   /* x when the fallback share began */
-    _Atomic uint64_t fall_rate;             /* units a ns << 48 of the fallback share F last granted; 0: none yet */
-    _Atomic uint64_t fall_cap;              /* units */
-    _Atomic uint64_t asked;                 /* tokens of the largest cost denied since the last report */
+    _Alignas(64) _Atomic uint64_t fall_x; /* x when the fallback share began */
+    _Atomic uint64_t fall_rate;           /* units a ns << 48 of the fallback share F last granted; 0: none yet */
+    _Atomic uint64_t fall_cap;            /* units */
+    _Atomic uint64_t asked;               /* tokens of the largest cost denied since the last report */
     uint64_t spare[4];
 };
 _Static_assert(sizeof(struct weir__slice) == 128, "two lines");

@@ -20,14 +20,14 @@ struct weir__hooks {
     /* n strict decisions, blocking for at most timeout_ns (0: the sync's). Fills status and result of each. */
     int (*strict)(void *ctx, struct weir_request *requests, size_t n, uint64_t timeout_ns);
     int (*strict_all)(void *ctx, struct weir_request *requests, size_t n, struct weir_result *result);
-    int (*peek)(void *ctx, const struct weir_request *request);      /* strict policies: a cost-0 or asking take */
-    int (*give)(void *ctx, const struct weir_request *request);      /* strict policies: cost = tokens to refund */
+    int (*peek)(void *ctx, const struct weir_request *request); /* strict policies: a cost-0 or asking take */
+    int (*give)(void *ctx, const struct weir_request *request); /* strict policies: cost = tokens to refund */
     int (*async)(void *ctx, const struct weir_request *request, weir_take_cb cb, void *arg);
     int (*wait)(void *ctx, const struct weir_request *request, uint64_t timeout_ns, struct weir_result *result);
     int (*forget)(void *ctx, weir_policy_id id, const void *key, size_t key_len);
-    void (*policy_changed)(void *ctx, weir_policy_id id);            /* after weir_policy_add and _set */
-    void (*stats)(void *ctx, struct weir_stats *stats);              /* fills the fields that sync owns */
-    void (*join)(void *ctx);                                         /* from weir_close: wait for the own thread */
+    void (*policy_changed)(void *ctx, weir_policy_id id); /* after weir_policy_add and _set */
+    void (*stats)(void *ctx, struct weir_stats *stats);   /* fills the fields that sync owns */
+    void (*join)(void *ctx);                              /* from weir_close: wait for the own thread */
 };
 
 /* Attaching turns hybrid entries from WEIR__LOCAL to WEIR__BARE: what was spent before is reported as a debt.
@@ -46,20 +46,22 @@ struct weir__seam_policy {
     enum weir_unknown unknown;
     int shadow;
 };
-int weir__seam_policy(struct weir *w, weir_policy_id id, struct weir__seam_policy *out); /* WEIR_E_NOENT past the last */
+int weir__seam_policy(struct weir *w, weir_policy_id id,
+                      struct weir__seam_policy *out); /* WEIR_E_NOENT past the last */
 
 /* collector: the overdraft that a key of this policy may use before Redis has spoken of it (q0; tokens), and the share
  * that a never-synced key falls back to. Takers add the one token of WEIR_UNKNOWN_ADMIT themselves. */
-void weir__seam_overdraft(struct weir *w, weir_policy_id id, uint64_t tokens, double fallback_rate, double fallback_burst);
+void weir__seam_overdraft(struct weir *w, weir_policy_id id, uint64_t tokens, double fallback_rate,
+                          double fallback_burst);
 
 /* collector: entries without a slice (and new ones) are good until then (ns, weir_now's clock); past it, the outage
  * policy answers. Sliced entries have their own `until`. */
 void weir__seam_fresh_until(struct weir *w, weir_policy_id id, uint64_t until_ns);
 
 struct weir__report {
-    uint32_t slot;          /* the entry, pinned until weir__seam_release */
+    uint32_t slot; /* the entry, pinned until weir__seam_release */
     weir_policy_id policy;
-    const void *key;        /* valid until weir__seam_release */
+    const void *key; /* valid until weir__seam_release */
     uint32_t key_len;
     int64_t spent;          /* whole tokens since the last report, now the caller's to deliver; signed */
     int64_t refunded;       /* whole tokens given back since then */
@@ -87,15 +89,15 @@ int weir__seam_report(struct weir *w, uint32_t slot, uint64_t now, struct weir__
 
 /* Redis' answer to a report. */
 struct weir__grant {
-    double level_delta;     /* tokens added to the level (may be negative) */
-    double rate;            /* tokens a second from now on; 0 with cap 0: no slice */
-    double cap;             /* tokens */
-    double low;             /* tokens: below it sync early; < 0: never */
-    uint64_t until;         /* ns */
-    uint64_t hold;          /* ns; 0: none */
-    double fallback_rate;   /* F, tokens a second; < 0: keep */
+    double level_delta;   /* tokens added to the level (may be negative) */
+    double rate;          /* tokens a second from now on; 0 with cap 0: no slice */
+    double cap;           /* tokens */
+    double low;           /* tokens: below it sync early; < 0: never */
+    uint64_t until;       /* ns */
+    uint64_t hold;        /* ns; 0: none */
+    double fallback_rate; /* F, tokens a second; < 0: keep */
     double fallback_cap;
-    double global;          /* T: the fleet's level as Redis sees it, for `remaining` */
+    double global; /* T: the fleet's level as Redis sees it, for `remaining` */
 };
 
 /* collector: applies the answer and ends the report: unpins. */

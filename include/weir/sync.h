@@ -16,32 +16,35 @@ struct weir_sync;
 
 struct weir_sync_options {
     size_t size;
-    const char *uri;              /* redis://[user[:password]@]host[:port][/db], rediss:// (TLS), valkey://, valkeys://,
+    const char *uri;      /* redis://[user[:password]@]host[:port][/db], rediss:// (TLS), valkey://, valkeys://,
                                      unix:///path/to/socket[?db=N]; NULL: redis://127.0.0.1:6379 */
-    const char *prefix;           /* of every key in Redis; NULL: "weir" */
-    const char *username;         /* override the URI's */
+    const char *prefix;   /* of every key in Redis; NULL: "weir" */
+    const char *username; /* override the URI's */
     const char *password;
-    uint32_t interval_ms;         /* between reconciliations; 0: 200 */
-    uint32_t jitter_pct;          /* of the interval; 0: 10 */
-    uint32_t connect_timeout_ms;  /* 0: 1,000 */
-    uint32_t timeout_ms;          /* of one batch; 0: 50 */
-    uint32_t drain_ms;            /* weir_sync_close reports what is unsent for at most this long; 0: 1,000 */
-    uint32_t batch_max;           /* keys a batch, 1 to 512; 0: 256 */
-    uint32_t window;              /* batches in flight, 1 to 16; 0: 2 */
-    uint32_t strict_window_us;    /* wait that long for strict requests to share a script; 0: one turn of the loop */
-    uint32_t shards;              /* hashes a policy's keys are spread over: the same on every node; 0: 64 */
-    uint32_t fleet_hint;          /* processes, before Redis has told; 0: 1 */
-    const char *tls_ca;           /* PEM files, rediss:// only; NULL: the system's */
+    uint32_t interval_ms;        /* between reconciliations; 0: 200 */
+    uint32_t jitter_pct;         /* of the interval; 0: 10 */
+    uint32_t connect_timeout_ms; /* 0: 1,000 */
+    uint32_t timeout_ms;         /* of one batch; 0: 50 */
+    uint32_t drain_ms;           /* weir_sync_close reports what is unsent for at most this long; 0: 1,000 */
+    uint32_t batch_max;          /* keys a batch, 1 to 512; 0: 256 */
+    uint32_t window;             /* batches in flight, 1 to 16; 0: 2 */
+    uint32_t strict_window_us;   /* wait that long for strict requests to share a script; 0: one turn of the loop */
+    uint32_t shards;             /* hashes a policy's keys are spread over: the same on every node; 0: 64 */
+    uint32_t fleet_hint;         /* processes, before Redis has told; 0: 1 */
+    const char *tls_ca;          /* PEM files, rediss:// only; NULL: the system's */
     const char *tls_cert;
     const char *tls_key;
-    const char *tls_server_name;  /* SNI; NULL: the URI's host */
+    const char *tls_server_name; /* SNI; NULL: the URI's host */
     uint64_t reserved[4];
 };
 
 #ifdef __cplusplus
 #define WEIR_SYNC_OPTIONS_INIT weir_sync_options_init_()
 #else
-#define WEIR_SYNC_OPTIONS_INIT { .size = sizeof(struct weir_sync_options) }
+#define WEIR_SYNC_OPTIONS_INIT                                                                                         \
+    {                                                                                                                  \
+        .size = sizeof(struct weir_sync_options)                                                                       \
+    }
 #endif
 
 /* Starts reconciling w. loop NULL: on a thread of its own. Else on the caller's loop, and the call must be made on its

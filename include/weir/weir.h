@@ -32,11 +32,11 @@ extern "C" {
 #define WEIR_VERSION_MINOR 1
 #define WEIR_VERSION_PATCH 0
 
-#define WEIR_KEY_MAX 65535u         /* bytes of a key */
-#define WEIR_NAME_MAX 63u           /* bytes of a policy's or a group's name */
+#define WEIR_KEY_MAX 65535u                /* bytes of a key */
+#define WEIR_NAME_MAX 63u                  /* bytes of a policy's or a group's name */
 #define WEIR_BURST_MAX (UINT64_C(1) << 53) /* tokens; a local policy's resolution falls above 10^9 */
-#define WEIR_NEVER UINT64_MAX       /* retry_after_ns: no wait will help */
-#define WEIR_NONE UINT64_MAX        /* max_overshoot: not one token */
+#define WEIR_NEVER UINT64_MAX              /* retry_after_ns: no wait will help */
+#define WEIR_NONE UINT64_MAX               /* max_overshoot: not one token */
 
 /* ---- statuses ---------------------------------------------------------------------------------------------------- */
 
@@ -103,12 +103,12 @@ struct weir_allocator {
 
 struct weir_options {
     size_t size;
-    size_t max_keys;                     /* buckets held at once; memory is reserved for them at open; 0: 65,536 */
+    size_t max_keys; /* buckets held at once; memory is reserved for them at open; 0: 65,536 */
     enum weir_on_full on_full;
     enum weir_clock clock;
-    uint64_t (*now_ns)(void *now_arg);   /* the caller's monotonic clock instead; must be thread-safe */
+    uint64_t (*now_ns)(void *now_arg); /* the caller's monotonic clock instead; must be thread-safe */
     void *now_arg;
-    int shared;                          /* non-zero: one table for this process and those that it forks */
+    int shared; /* non-zero: one table for this process and those that it forks */
     void (*log)(void *log_arg, enum weir_log_level level, const char *line); /* called from the sync thread */
     void *log_arg;
     struct weir_allocator allocator;
@@ -118,7 +118,10 @@ struct weir_options {
 #ifdef __cplusplus
 #define WEIR_OPTIONS_INIT weir_options_init_()
 #else
-#define WEIR_OPTIONS_INIT { .size = sizeof(struct weir_options) }
+#define WEIR_OPTIONS_INIT                                                                                              \
+    {                                                                                                                  \
+        .size = sizeof(struct weir_options)                                                                            \
+    }
 #endif
 
 /* Opens a limiter. options may be NULL. On an error *out is NULL and nothing is left to free. */
@@ -141,9 +144,9 @@ enum weir_mode {
 };
 
 enum weir_on_outage {
-    WEIR_OUTAGE_LOCAL = 0,  /* each process enforces its last known share (default) */
-    WEIR_OUTAGE_OPEN = 1,   /* admit, uncharged */
-    WEIR_OUTAGE_CLOSED = 2  /* deny: answer 503, not 429 */
+    WEIR_OUTAGE_LOCAL = 0, /* each process enforces its last known share (default) */
+    WEIR_OUTAGE_OPEN = 1,  /* admit, uncharged */
+    WEIR_OUTAGE_CLOSED = 2 /* deny: answer 503, not 429 */
 };
 
 enum weir_unknown {
@@ -154,25 +157,28 @@ enum weir_unknown {
 /* A token bucket: `limit` tokens every `per_ns`, at most `burst` of them saved up; it starts full. */
 struct weir_policy {
     size_t size;
-    const char *name;          /* 1 to WEIR_NAME_MAX bytes, no control characters, no { or }; copied */
-    uint64_t limit;            /* tokens; with per_ns an exact ratio, from 1 a day to 100 million a second.
+    const char *name; /* 1 to WEIR_NAME_MAX bytes, no control characters, no { or }; copied */
+    uint64_t limit;   /* tokens; with per_ns an exact ratio, from 1 a day to 100 million a second.
                                   0 (local only): the burst once, then never */
-    uint64_t per_ns;           /* the period of limit, ns; not 0 */
-    uint64_t burst;            /* tokens; 0: = limit */
+    uint64_t per_ns;  /* the period of limit, ns; not 0 */
+    uint64_t burst;   /* tokens; 0: = limit */
     enum weir_mode mode;
-    uint64_t max_overshoot;    /* hybrid: tokens that the fleet together may lend; 0: 10 % of burst; WEIR_NONE: none */
+    uint64_t max_overshoot; /* hybrid: tokens that the fleet together may lend; 0: 10 % of burst; WEIR_NONE: none */
     enum weir_on_outage on_outage;
     enum weir_unknown unknown;
-    const char *group;         /* strict: policies of one group are charged together by weir_take_all; NULL: none */
-    uint64_t version;          /* of these numbers across the fleet; the highest wins */
-    int shadow;                /* non-zero: decide and report (WEIR_SHADOW), never deny */
+    const char *group; /* strict: policies of one group are charged together by weir_take_all; NULL: none */
+    uint64_t version;  /* of these numbers across the fleet; the highest wins */
+    int shadow;        /* non-zero: decide and report (WEIR_SHADOW), never deny */
     uint64_t reserved[4];
 };
 
 #ifdef __cplusplus
 #define WEIR_POLICY_INIT weir_policy_init_()
 #else
-#define WEIR_POLICY_INIT { .size = sizeof(struct weir_policy) }
+#define WEIR_POLICY_INIT                                                                                               \
+    {                                                                                                                  \
+        .size = sizeof(struct weir_policy)                                                                             \
+    }
 #endif
 
 /* WEIR_E_EXIST for a name in use, WEIR_E_NAME, WEIR_E_RANGE for numbers past the limits above, WEIR_E_INVAL for a period
@@ -201,7 +207,7 @@ struct weir_result {
     uint64_t retry_after_ns; /* 0 when allowed; else until the same cost can pass, rounded up; or WEIR_NEVER */
     uint64_t reset_after_ns; /* until the bucket is full again, rounded up; WEIR_NEVER where it never refills */
     uint32_t flags;
-    weir_policy_id policy;   /* the one that denied, or the one asked */
+    weir_policy_id policy; /* the one that denied, or the one asked */
     uint64_t reserved[2];
 };
 
@@ -227,7 +233,7 @@ WEIR_API int weir_forget(struct weir *w, weir_policy_id id, const void *key, siz
 
 struct weir_request {
     weir_policy_id policy;
-    int status;                 /* out: what weir_take would have returned */
+    int status; /* out: what weir_take would have returned */
     const void *key;
     size_t key_len;
     int64_t cost;
@@ -274,22 +280,22 @@ WEIR_API int weir_take_wait(struct weir *w, const struct weir_request *request, 
 /* ---- what it sees ------------------------------------------------------------------------------------------------ */
 
 struct weir_stats {
-    size_t size;                /* set by the caller: sizeof(struct weir_stats) */
-    uint64_t keys;              /* buckets in the table */
+    size_t size;   /* set by the caller: sizeof(struct weir_stats) */
+    uint64_t keys; /* buckets in the table */
     uint64_t max_keys;
-    uint64_t memory_bytes;      /* reserved at open */
-    uint64_t evictions;         /* full, synced buckets dropped to make room */
-    uint64_t table_full;        /* takes answered by on_full */
-    uint64_t degraded;          /* takes answered by an outage policy */
-    uint64_t syncs;             /* batches answered by Redis */
-    uint64_t sync_errors;       /* batches that failed: error replies, garbage, timeouts, lost connections */
+    uint64_t memory_bytes; /* reserved at open */
+    uint64_t evictions;    /* full, synced buckets dropped to make room */
+    uint64_t table_full;   /* takes answered by on_full */
+    uint64_t degraded;     /* takes answered by an outage policy */
+    uint64_t syncs;        /* batches answered by Redis */
+    uint64_t sync_errors;  /* batches that failed: error replies, garbage, timeouts, lost connections */
     uint64_t reconnects;
-    uint64_t strict;            /* strict decisions made by Redis */
-    uint64_t pending_tokens;    /* spent and not yet acknowledged by Redis, as of the last tick */
-    uint64_t written_off_tokens;/* reports dropped by ageing or at close */
-    uint64_t last_sync_ns;      /* weir_now() at the last answer; 0: never */
-    int store_up;               /* 1: connected and answering */
-    uint64_t allowed;           /* decisions, all policies and modes */
+    uint64_t strict;             /* strict decisions made by Redis */
+    uint64_t pending_tokens;     /* spent and not yet acknowledged by Redis, as of the last tick */
+    uint64_t written_off_tokens; /* reports dropped by ageing or at close */
+    uint64_t last_sync_ns;       /* weir_now() at the last answer; 0: never */
+    int store_up;                /* 1: connected and answering */
+    uint64_t allowed;            /* decisions, all policies and modes */
     uint64_t denied;
     uint64_t reserved[8];
 };
@@ -303,7 +309,17 @@ WEIR_API int weir_metrics_write(struct weir *w, char *buf, size_t len);
 
 #ifdef __cplusplus
 }
-static inline weir_options weir_options_init_() { weir_options o = weir_options(); o.size = sizeof o; return o; }
-static inline weir_policy weir_policy_init_() { weir_policy p = weir_policy(); p.size = sizeof p; return p; }
+static inline weir_options weir_options_init_()
+{
+    weir_options o = weir_options();
+    o.size = sizeof o;
+    return o;
+}
+static inline weir_policy weir_policy_init_()
+{
+    weir_policy p = weir_policy();
+    p.size = sizeof p;
+    return p;
+}
 #endif
 #endif
