@@ -77,8 +77,8 @@ struct weir__report {
 };
 
 /* collector: hands over a report for every dirty hybrid entry, and for each urgent one. An entry that is pinned by an
- * earlier report stays dirty (one report a key in flight). Stops when `take` returns 0 (that entry is put back). Returns
- * how many were taken. `budget` bounds the number of reports. */
+ * earlier report stays dirty (one report a key in flight). Stops when `take` returns 0 (that entry is put back).
+ * Returns how many were taken. `budget` bounds the number of reports. */
 typedef int (*weir__report_fn)(void *ctx, const struct weir__report *report);
 size_t weir__seam_collect(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx);
 size_t weir__seam_urgent(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx);

@@ -48,8 +48,8 @@ struct weir_sync_options {
 #endif
 
 /* Starts reconciling w. loop NULL: on a thread of its own. Else on the caller's loop, and the call must be made on its
- * thread; the handles keep no loop alive. A Redis that can't be reached is not an error: the outage policies answer until
- * it is. One sync a limiter (WEIR_E_BUSY). After a fork, start it in the child, never before.
+ * thread; the handles keep no loop alive. A Redis that can't be reached is not an error: the outage policies answer
+ * until it is. One sync a limiter (WEIR_E_BUSY). After a fork, start it in the child, never before.
  *   WEIR_E_URI, WEIR_E_RANGE, WEIR_E_NOSUP (TLS not built in), WEIR_E_NOMEM, WEIR_E_SYS. */
 WEIR_API int weir_sync_start(struct weir_sync **out, struct weir *w, struct uv_loop_s *loop,
                              const struct weir_sync_options *options);
@@ -62,8 +62,8 @@ typedef void (*weir_sync_cb)(void *arg, int status, uint64_t unsent);
 WEIR_API int weir_sync_flush(struct weir_sync *sync, weir_sync_cb cb, void *arg);
 
 /* Reports what is unsent for at most drain_ms, disconnects, then calls back, once, on the loop's thread; sync is gone
- * then. Calls on the limiter finish by their outage policies from now on. With a thread of its own, cb is the last thing
- * that the thread does; weir_close joins it. cb may be NULL. Threads: any. */
+ * then. Calls on the limiter finish by their outage policies from now on. With a thread of its own, cb is the last
+ * thing that the thread does; weir_close joins it. cb may be NULL. Threads: any. */
 WEIR_API int weir_sync_close(struct weir_sync *sync, weir_sync_cb cb, void *arg);
 
 #ifdef __cplusplus

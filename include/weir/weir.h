@@ -181,8 +181,8 @@ struct weir_policy {
     }
 #endif
 
-/* WEIR_E_EXIST for a name in use, WEIR_E_NAME, WEIR_E_RANGE for numbers past the limits above, WEIR_E_INVAL for a period
- * of 0, for limit and burst both 0 or for limit 0 in a shared mode. */
+/* WEIR_E_EXIST for a name in use, WEIR_E_NAME, WEIR_E_RANGE for numbers past the limits above, WEIR_E_INVAL for a
+ * period of 0, for limit and burst both 0 or for limit 0 in a shared mode. */
 WEIR_API int weir_policy_add(struct weir *w, const struct weir_policy *policy, weir_policy_id *out);
 
 /* New numbers or another mode, live, for every key of the policy. A smaller burst clips what is saved; a larger one
@@ -217,7 +217,8 @@ struct weir_result {
 WEIR_API int weir_take(struct weir *w, weir_policy_id id, const void *key, size_t key_len, int64_t cost,
                        struct weir_result *result);
 
-/* The same at a time that the caller read from weir_now before: saves the clock. A time that goes back grants nothing. */
+/* The same at a time that the caller read from weir_now before: saves the clock. A time that goes back grants
+ * nothing. */
 WEIR_API int weir_take_at(struct weir *w, weir_policy_id id, const void *key, size_t key_len, int64_t cost,
                           uint64_t now_ns, struct weir_result *result);
 
@@ -267,8 +268,8 @@ WEIR_API void weir_key_close(struct weir_key *key);
 
 typedef void (*weir_take_cb)(void *arg, int status, const struct weir_result *result);
 
-/* Decides in any mode; where the policy is strict, or a hybrid key has too little in hand, Redis is asked. cb runs later,
- * exactly once, from the sync loop's thread; it may take and close. The key is copied; request->result is not used.
+/* Decides in any mode; where the policy is strict, or a hybrid key has too little in hand, Redis is asked. cb runs
+ * later, exactly once, from the sync loop's thread; it may take and close. The key is copied; request->result is not used.
  * 0, or an error (then cb never runs): WEIR_E_NOSYNC, WEIR_E_CLOSED and those of weir_take. */
 WEIR_API int weir_take_async(struct weir *w, const struct weir_request *request, weir_take_cb cb, void *arg);
 
@@ -303,8 +304,8 @@ struct weir_stats {
 /* WEIR_E_INVAL unless stats->size is set. */
 WEIR_API int weir_stats_get(struct weir *w, struct weir_stats *stats);
 
-/* Prometheus text format. Returns the length that the whole text needs, as snprintf does; buf is always terminated where
- * len > 0. */
+/* Prometheus text format. Returns the length that the whole text needs, as snprintf does; buf is always terminated
+ * where len > 0. */
 WEIR_API int weir_metrics_write(struct weir *w, char *buf, size_t len);
 
 #ifdef __cplusplus
