@@ -8,8 +8,8 @@
  *     tokens(now) = min(cap, R(now) - x - f)
  *
  * Bit 0 of x is the lock of an entry that is being re-keyed; bit 0 of f selects the parameter slot {mult, cap}; R, x
- * and f are even otherwise. Every write of f changes x in the same 16-byte CAS, so a successful 8-byte CAS of x proves that
- * f, the slot, k, policy and regime were current. x never goes back for the life of the memory: it is the version.
+ * and f are even otherwise. Every write of f changes x in the same 16-byte CAS, so a successful 8-byte CAS of x proves
+ * that f, the slot, k, policy and regime were current. x never goes back for the life of the memory: it is the version.
  *
  * Who writes and who reads (the pairing tags are in docs/memory-model.md):
  *   x, f      takers and the sync thread, by CAS; anyone reads

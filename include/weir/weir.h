@@ -269,8 +269,8 @@ WEIR_API void weir_key_close(struct weir_key *key);
 typedef void (*weir_take_cb)(void *arg, int status, const struct weir_result *result);
 
 /* Decides in any mode; where the policy is strict, or a hybrid key has too little in hand, Redis is asked. cb runs
- * later, exactly once, from the sync loop's thread; it may take and close. The key is copied; request->result is not used.
- * 0, or an error (then cb never runs): WEIR_E_NOSYNC, WEIR_E_CLOSED and those of weir_take. */
+ * later, exactly once, from the sync loop's thread; it may take and close. The key is copied; request->result is not
+ * used. 0, or an error (then cb never runs): WEIR_E_NOSYNC, WEIR_E_CLOSED and those of weir_take. */
 WEIR_API int weir_take_async(struct weir *w, const struct weir_request *request, weir_take_cb cb, void *arg);
 
 /* The same, waiting for at most timeout_ns (0: the sync's timeout). Blocks only where Redis must be asked.
