@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Counts the test cases of one `meson test` run: tally.py build/meson-logs/testlog.json
+
+Every line of TAP is a case. A program that printed no plan, fewer cases than planned, or failed without naming a case
+(a crash, a time-out, a sanitizer's report) is a failed case too, and so is a run of no test at all.
+"""
+import json
+import re
+import sys
+
+
+def count(test):
+    """(passed, failed, skipped) of one program."""
+    passed = failed = skipped = 0
+    planned = None
+    for line in (test.get("stdout") or "").splitlines():
+        case = re.match(r"(not )?ok\b([^#]*)(#\s*SKIP\b)?", line, re.I)
+        plan = re.fullmatch(r"1\.\.(\d+)\s*(#.*)?", line)
+        if plan:
+            planned = int(plan[1])
+        elif case and case[3]:
+            skipped += 1
+        elif case and case[1]:
+            failed += 1
+            print(f"failed: {test['name']}: {line}")
+        elif case:
+            passed += 1
+    seen = passed + failed + skipped
+    if not planned or planned != seen:
+        failed += max(1, (planned or 0) - seen)
+        print(f"failed: {test['name']}: {planned} cases planned, {seen} seen ({test['result']})")
+    elif test["result"] not in ("OK", "SKIP") and not failed:
+        failed += 1
+        print(f"failed: {test['name']}: {test['result']}, exit status {test['returncode']}")
+    return passed, failed, skipped
+
+
+def main():
+    try:
+        with open(sys.argv[1], encoding="utf-8") as log:
+            tests = [json.loads(line) for line in log if line.strip()]
+    except OSError:
+        tests = []
+    if not tests:
+        print("failed: no test was run")
+    counts = [count(test) for test in tests] or [(0, 1, 0)]
+    passed, failed, skipped = (sum(column) for column in zip(*counts))
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
