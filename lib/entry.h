@@ -14,11 +14,15 @@
  * Who writes and who reads (the pairing tags are in docs/memory-model.md):
  *   x, f      takers and the sync thread, by CAS; anyone reads
  *   id, k, policy, regime  only the holder of x's lock bit writes
+ *   regime    also the collector, on an entry that it pins: WEIR__BARE to WEIR__SLICED, once
  *   dirty     takers set, the collector clears
- *   pin       collector, handles: counted; a pinned entry is never re-keyed
+ *   pin       collector, handles, a taker that falls back: counted; a pinned entry is never re-keyed
  *   urgent    takers set, the sync thread clears
+ *   noted     whoever writes slice[i] first sets it; the holder of the lock bit zeroes slice[i] and clears it
+ *   reported  the collector alone: a report of this entry is out
  *   cold line collector and lock holder; refunded, returned: anyone adds
- *   slice     the sync thread, or the holder of the lock bit; takers read
+ *   slice     the sync thread, or the holder of the lock bit; takers read. denied, asked, fall_spent: takers add;
+ *             the fallback pair in force: a taker that pins the entry, once, from zero
  */
 #ifndef WEIR_LIB_ENTRY_H
 #define WEIR_LIB_ENTRY_H
@@ -28,7 +32,8 @@
 
 #define WEIR__LOCK UINT64_C(1) /* bit 0 of x */
 #define WEIR__SLOT UINT64_C(1) /* bit 0 of f */
-#define WEIR__STEP UINT64_C(2) /* the smallest change of x that is not the lock */
+#define WEIR__FALL UINT64_C(2) /* bit 1 of f, hybrid entries: on the fallback share */
+#define WEIR__STEP UINT64_C(4) /* the smallest change of x that is not the lock */
 
 enum weir__regime {
     WEIR__LOCAL = 0,   /* the policy's own {mult, cap}; hybrid policy: no sync has ever run (answers are DEGRADED) */
@@ -48,7 +53,8 @@ struct weir__hot {
     _Atomic uint8_t regime;
     _Atomic uint8_t dirty;
     _Atomic uint8_t urgent;
-    uint8_t spare[2];
+    _Atomic uint8_t noted;           /* slice[i] is not all zero */
+    _Atomic uint8_t reported;
     _Atomic uint32_t urgent_next; /* link of the urgent list: index + 1, 0 ends it */
     _Atomic uint64_t touched;     /* spare for the sweeper / owner of the lock */
 };
@@ -68,21 +74,27 @@ struct weir__cold {
 };
 _Static_assert(sizeof(struct weir__cold) == 64, "one line");
 
-/* slice[i] belongs to entry i; untouched (so not resident) until that entry holds one. */
+/* slice[i] belongs to entry i; untouched (so not resident) until Redis or an outage gives it something to hold. */
 struct weir__slice {
-    _Alignas(64) _Atomic uint64_t mult[2]; /* refill, units a ns << 48 */
-    _Atomic uint64_t cap[2];               /* units */
-    _Atomic uint64_t until;                /* ns: past it the slice is worth nothing */
-    _Atomic uint64_t hold;                 /* ns: until then Redis has no more; no overdraft */
-    _Atomic int64_t low;                   /* units: below it, sync early */
-    _Atomic uint64_t denied;               /* attempts denied, ever; lossy */
-    /* second line: the sync thread and the lock holder only */
-    _Alignas(64) _Atomic uint64_t fall_x; /* x when the fallback share began */
-    _Atomic uint64_t fall_rate;           /* units a ns << 48 of the fallback share F last granted; 0: none yet */
-    _Atomic uint64_t fall_cap;            /* units */
-    _Atomic uint64_t asked;               /* tokens of the largest cost denied since the last report */
-    uint64_t spare[4];
+    _Alignas(64) _Atomic uint64_t mult[2];  /* refill, units a ns << 48 */
+    _Atomic uint64_t cap[2];                /* units */
+    _Atomic uint64_t until;                 /* ns: past it the slice is worth nothing; 0: as good as the policy's bare keys */
+    _Atomic uint64_t hold;                  /* ns: until then Redis has no more; no overdraft */
+    _Atomic int64_t low;                    /* units: below it, sync early; INT64_MIN: never */
+    _Atomic uint64_t denied;                /* tokens denied, ever; lossy */
+    /* second line: outages, and whoever fills a result */
+    _Alignas(64) _Atomic uint64_t fall_mult[2]; /* as mult, of the fallback share that goes with the slot; 0: none */
+    _Atomic uint64_t fall_cap[2];           /* units */
+    _Atomic uint64_t fall_spent;            /* tokens admitted on the fallback share, not yet reported */
+    _Atomic uint64_t asked;                 /* tokens of the largest cost denied since the last report */
+    _Atomic int64_t global;                 /* units: the fleet's level less what this process reported since ... */
+    _Atomic uint64_t global_at;             /* ... as of then, ns; 0: never told */
+    /* third line: the collector alone */
+    _Alignas(64) uint64_t denied_told;      /* denied, as of the last report */
+    int64_t sent_level;                     /* units: the level that the report in flight told */
+    int64_t sent_fall;                      /* tokens: the fallback_spent that it told */
+    uint64_t spare[5];
 };
-_Static_assert(sizeof(struct weir__slice) == 128, "two lines");
+_Static_assert(sizeof(struct weir__slice) == 192, "three lines");
 
 #endif
