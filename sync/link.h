@@ -130,8 +130,8 @@ const char *weir__link_sha(const struct weir__link *link, size_t i);
  * its kind, and the reply for its text. Everything else: reply NULL. */
 typedef void (*weir__link_cb)(void *arg, enum weir__link_kind kind, const struct redisReply *reply);
 
-/* Sends one command, formatted in RESP. bytes must stay as they are until cb has been called, which happens exactly once
- * where 0 is returned: with the answer, or WEIR__LINK_TIMEOUT when timeout_ns has passed (an answer that comes later is
+/* Sends one command, formatted in RESP. bytes must stay as they are until cb has been called, which happens exactly
+ * once where 0 is returned: with the answer, or WEIR__LINK_TIMEOUT when timeout_ns has passed (an answer that comes later is
  * dropped), or whatever ended the connection. A command whose cb got no reply may have been executed or not.
  *   WEIR_E_NOSYNC: not up. WEIR_E_CLOSED. WEIR_E_NOMEM. cb is not called then. */
 int weir__link_command(struct weir__link *link, const void *bytes, size_t len, uint64_t timeout_ns, weir__link_cb cb,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A RESP server that lies, on a thread of the test. Alone it answers as an empty Redis would (OK, PONG, a made-up SHA,
- * nil); with `upstream` it is a proxy to a real one. Rules make it misbehave for the commands they match. Calls may come
- * from any thread; they abort the test where they can't do their job.
+ * nil); with `upstream` it is a proxy to a real one. Rules make it misbehave for the commands they match. Calls may
+ * come from any thread; they abort the test where they can't do their job.
  */
 #ifndef WEIR_TESTS_LIAR_H
 #define WEIR_TESTS_LIAR_H
