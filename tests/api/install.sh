@@ -1,0 +1,104 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# install.sh BUILD: what a packager gets (meson install into a DESTDIR) and what a user does with it: programs built by
+# pkg-config alone, the README's among them.
+set -u
+cd "$(dirname "$0")/../.."
+. tests/api/tap.sh
+build=$1
+dest=$scratch/dest
+warnings='-Wall -Wextra -Werror'
+
+installed_headers() { (cd "$dest" && find . -path '*/include/*' -type f | sed 's|.*/include/||' | sort); }
+public_headers() { (cd include && find weir -name '*.h' | sort); }
+
+headers_installed()
+{
+    installed_headers >"$scratch/installed"
+    public_headers >"$scratch/public"
+    diff "$scratch/public" "$scratch/installed"
+}
+
+# pc ARGUMENTS...: pkg-config that sees the installation besides the system's own.
+pc() { PKG_CONFIG_PATH=$pkgconfig PKG_CONFIG_SYSROOT_DIR=$dest pkg-config "$@"; }
+
+# compile COMPILER SOURCE MODULE OUTPUT [FLAGS]
+compile()
+{
+    compiler=$1 source=$2 module=$3 output=$4
+    shift 4
+    $compiler "$@" $warnings "$source" -o "$output" $(pc --cflags --libs "$module")
+}
+
+with_libraries() { LD_LIBRARY_PATH=$libdir "$@"; }
+
+build_and_run() { compile "$@" && with_libraries "$4"; }
+
+# needs PROGRAM: the shared libraries that it and ours ask for.
+core_needs_neither_libuv_nor_hiredis()
+{
+    readelf -d "$scratch/core" "$libdir/libweir.so" | grep NEEDED
+    ! readelf -d "$scratch/core" "$libdir/libweir.so" | grep -E 'NEEDED.*(libuv|hiredis|weir-sync)'
+}
+
+sync_hides_its_dependencies()
+{
+    libs=$(pc --libs libweir-sync)
+    echo "$libs"
+    case $libs in
+    *-luv* | *-lhiredis*) return 1 ;;
+    *-lweir*) ;;
+    *) return 1 ;;
+    esac
+    case $(pc --libs --static libweir-sync) in
+    *-lhiredis*-luv* | *-luv*-lhiredis*) ;;
+    *) return 1 ;;
+    esac
+}
+
+versions_agree()
+{
+    cat >"$scratch/version.c" <<'C'
+#include <stdio.h>
+#include <weir/weir.h>
+int main(void)
+{
+    printf("%d.%d.%d %s\n", WEIR_VERSION_MAJOR, WEIR_VERSION_MINOR, WEIR_VERSION_PATCH, weir_version());
+    return 0;
+}
+C
+    version=$(pc --modversion libweir)
+    compile "${CC:-cc}" "$scratch/version.c" libweir "$scratch/version" || return 1
+    said=$(with_libraries "$scratch/version")
+    echo "libweir.pc $version, libweir-sync.pc $(pc --modversion libweir-sync), header and library $said"
+    [ "$said" = "$version $version" ] && [ "$(pc --modversion libweir-sync)" = "$version" ]
+}
+
+# fenced LANGUAGE: the README's first block in that language.
+fenced() { awk -v "open=\`\`\`$1" '$0 == "```" && on { exit } on { print } $0 == open { on = 1 }' README.md; }
+
+readme_program_prints_what_it_says()
+{
+    fenced c >"$scratch/readme.c"
+    fenced text >"$scratch/readme.expected"
+    [ -s "$scratch/readme.c" ] && [ -s "$scratch/readme.expected" ] || return 1
+    compile "${CC:-cc}" "$scratch/readme.c" libweir "$scratch/readme" -std=c11 || return 1
+    with_libraries "$scratch/readme" >"$scratch/readme.output" || return 1
+    diff "$scratch/readme.expected" "$scratch/readme.output"
+}
+
+try "meson install into a DESTDIR" env DESTDIR="$dest" meson install -C "$build" --no-rebuild --quiet
+pkgconfig=$(find "$dest" -type d -name pkgconfig)
+libdir=${pkgconfig%/pkgconfig}
+try "the public headers and no other are installed" headers_installed
+try "libweir-sync.pc keeps libuv and hiredis private" sync_hides_its_dependencies
+try "versions agree" versions_agree
+try "a C11 program of the core" build_and_run "${CC:-cc}" tests/api/core.c libweir "$scratch/core" -std=c11
+try "a C++17 program of the core" build_and_run "${CXX:-c++}" tests/api/core.c libweir "$scratch/core++" \
+    -x c++ -std=c++17
+try "the core needs neither libuv nor hiredis" core_needs_neither_libuv_nor_hiredis
+try "a C11 program that shares" build_and_run "${CC:-cc}" tests/api/shared.c libweir-sync "$scratch/shared" -std=c11
+try "a C++17 program that shares" build_and_run "${CXX:-c++}" tests/api/shared.c libweir-sync "$scratch/shared++" \
+    -x c++ -std=c++17
+try "the README's program prints what the README says" readme_program_prints_what_it_says
+finish

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: MIT
+# TAP for the tests that are shell scripts; sourced. A case's output is shown only where the case fails.
+cases=0
+failed=0
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# try NAME COMMAND...: one case.
+try()
+{
+    cases=$((cases + 1))
+    name=$1
+    shift
+    if "$@" >"$scratch/output" 2>&1; then
+        echo "ok $cases - $name"
+    else
+        failed=$((failed + 1))
+        echo "not ok $cases - $name"
+        sed 's/^/# /' "$scratch/output"
+    fi
+}
+
+finish()
+{
+    echo "1..$cases"
+    [ "$failed" = 0 ]
+}
