@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# TAP for the tests that are shell scripts; sourced. A case's output is shown only where the case fails.
+# TAP for the tests that are shell scripts; sourced. Where a case fails, what it said goes to standard error.
 cases=0
 failed=0
 scratch=$(mktemp -d)
@@ -16,7 +16,7 @@ try()
     else
         failed=$((failed + 1))
         echo "not ok $cases - $name"
-        sed 's/^/# /' "$scratch/output"
+        sed 's/^/# /' "$scratch/output" >&2
     fi
 }
 
