@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a limiter is made of, for the files of lib/. Owns no algorithm; knows nothing of Redis but the hooks.
+ *
+ * struct weir         this process': pointers into the mapping, callbacks, hooks. Read-only after weir_open but for the
+ *                     atomics.
+ * struct weir__gate   this process': a page of its own that fork wipes once a sync was started. No policies: no way in.
+ * struct weir__state  in the mapping, and with it policies, tags, entries, cold lines, slices, dirty bits, counters and
+ *                     the key arena: no pointers, so that pre-forked workers can share all of it.
+ */
+#ifndef WEIR_LIB_LIMITER_H
+#define WEIR_LIB_LIMITER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <weir/weir.h>
+
+#include "lib/atomic.h"
+#include "lib/bucket.h"
+#include "lib/clock.h"
+#include "lib/entry.h"
+#include "lib/seam.h"
+
+#define WEIR__POLICY_MAX 1024u /* policies of one limiter */
+#define WEIR__WAYS 15u         /* entries of a set */
+#define WEIR__STRIPES 32u      /* threads that count without an atomic step; more of them share */
+
+/* What weir__hybrid_* return besides WEIR_ALLOW and WEIR_DENY: the entry is no longer the key's, or it is locked;
+ * search again. */
+#define WEIR__REKEYED (-1000)
+
+/* {mult, cap} in force for the entries whose f selects this slot. */
+struct weir__params {
+    _Atomic uint64_t mult; /* units a ns << 48 */
+    _Atomic uint64_t cap;  /* units */
+};
+
+/* One policy. Who writes: weir_policy_add and _set, under state->policy_lock; the hybrid fields: the collector.
+ * slot[] as entry.h says: the spare one is filled while no entry selects it. */
+struct weir__policy_state {
+    /* all that a decision reads */
+    _Alignas(64) struct weir__params slot[2];
+    _Atomic uint64_t burst;       /* tokens */
+    _Atomic uint64_t fresh_until; /* hybrid: weir__seam_fresh_until */
+    _Atomic int64_t overdraft; /* hybrid, tokens: q0 of weir__seam_overdraft, without the one of WEIR_UNKNOWN_ADMIT */
+    _Atomic uint8_t special;   /* not an ordinary local policy: mode is not WEIR_LOCAL, or shadow */
+    _Atomic uint8_t mode;      /* enum weir_mode */
+    _Atomic uint8_t on_outage; /* enum weir_on_outage */
+    _Atomic uint8_t unknown;   /* enum weir_unknown */
+    _Atomic uint8_t shadow;
+    _Atomic uint8_t k;       /* of slot[current], and of every entry but while weir_policy_set re-keys them */
+    _Atomic uint8_t current; /* slot[] of new entries */
+    uint8_t spare;
+    /* the rest */
+    _Alignas(64) _Atomic uint64_t fall_mult; /* hybrid: the share that a never-synced key falls back to, units << 48 */
+    _Atomic uint64_t fall_cap;               /* units; cap 0 with mult 0: never told */
+    uint64_t limit, per_ns, version;         /* under policy_lock */
+    uint64_t max_overshoot;                  /* tokens, resolved; under policy_lock */
+    uint64_t spare_words[2];
+    char name[WEIR_NAME_MAX + 1];
+    char group[WEIR_NAME_MAX + 1]; /* empty: none */
+};
+_Static_assert(sizeof(struct weir__policy_state) == 256, "four lines");
+
+/* 15 tags (0: free) and a version of 7 bits with the sticky overflow bit on top: one line of the set's entries. */
+struct weir__tags {
+    _Alignas(16) _Atomic uint64_t word[2];
+};
+
+struct weir__state {
+    uint64_t secret[2]; /* of the keyed hash */
+    uint64_t sets;      /* of 15 entries */
+    uint64_t max_keys;  /* as asked for */
+    uint64_t region_bytes;
+    uint32_t slots; /* sets * 15 */
+    uint32_t shared;
+    pthread_mutex_t policy_lock; /* adding and changing policies; process-shared and robust where `shared` */
+    pthread_mutex_t
+        walk_lock; /* whoever rewrites entries that may be in use: policy_set, forget, attach; and the collector */
+    _Alignas(64) _Atomic uint32_t policies;
+    _Atomic uint32_t attached;            /* a sync has ever been attached: new hybrid entries are WEIR__BARE */
+    _Alignas(64) _Atomic uint32_t urgent; /* head of the urgent list: index + 1; 0: empty */
+    _Alignas(64) _Atomic uint64_t keys;
+    _Atomic uint64_t evictions;
+    _Atomic uint64_t table_full;
+    _Atomic uint64_t degraded;
+    _Atomic uint64_t high_water; /* the latest time at which a full entry was dropped: none is made before it */
+    _Atomic uint64_t sweep_hand; /* slot */
+};
+
+struct weir__gate {
+    _Atomic uint32_t policies; /* ids below it are in use; 0 in a child after fork, where a sync had started */
+    struct weir__clock clock;
+};
+
+/* Decisions of one thread, or of the threads past WEIR__STRIPES - 1, which share the last one. */
+struct weir__count {
+    _Atomic uint64_t allowed, denied;
+};
+
+struct weir__arena;
+
+struct weir {
+    /* one line, read by every decision */
+    _Alignas(64) struct weir__gate *gate;
+    struct weir__policy_state *policies;
+    struct weir__hot *hot;
+    struct weir__tags *tags;
+    uint64_t sets;
+    uint64_t secret[2];
+    struct weir__count *counts; /* [WEIR__STRIPES][WEIR__POLICY_MAX] */
+    /* the rest */
+    _Alignas(64) uint32_t private_stripes; /* stripes that one thread owns: below it no atomic step is needed */
+    uint32_t slots;
+    uint64_t (*now_ns)(void *now_arg); /* the caller's clock, or NULL */
+    void *now_arg;
+    enum weir_on_full on_full;
+    struct weir__state *state;
+    struct weir__cold *cold;
+    struct weir__slice *slice;
+    _Atomic uint64_t *dirty; /* a bit a slot */
+    struct weir__arena *arena;
+    _Atomic(const struct weir__hooks *) hooks; /* NULL: no sync attached */
+    _Atomic uint32_t hooks_inside;             /* calls that may be using it */
+    void (*log)(void *log_arg, enum weir_log_level level, const char *line);
+    void *log_arg;
+    struct weir_allocator allocator;
+    void *region; /* the mapping, as allocated */
+    size_t region_bytes;
+    void *gate_memory;
+    size_t gate_bytes;
+    size_t table_bytes; /* of region: what is pre-faulted */
+};
+
+WEIR__INLINE uint32_t weir__slot_of(const struct weir *w, const struct weir__hot *e)
+{
+    return (uint32_t)(e - w->hot);
+}
+
+/* A policy by its id, or NULL. */
+struct weir__policy_state *weir__policy_get(struct weir *w, weir_policy_id id);
+
+/* state->walk_lock and policy_lock; a robust lock whose owner died is taken over. */
+void weir__lock(pthread_mutex_t *mutex);
+void weir__unlock(pthread_mutex_t *mutex);
+
+/* The hooks while they may be called, or NULL. Not NULL: weir__hooks_leave must follow. The order: count first, then
+ * read; weir__seam_detach clears first, then waits for the count to be 0 (both seq_cst). */
+WEIR__INLINE const struct weir__hooks *weir__hooks_enter(struct weir *w)
+{
+    const struct weir__hooks *hooks;
+
+    atomic_fetch_add_explicit(&w->hooks_inside, 1, memory_order_seq_cst);
+    hooks = atomic_load_explicit(&w->hooks, memory_order_seq_cst);
+    if (!hooks)
+        atomic_fetch_sub_explicit(&w->hooks_inside, 1, memory_order_release);
+    return hooks;
+}
+
+WEIR__INLINE void weir__hooks_leave(struct weir *w)
+{
+    atomic_fetch_sub_explicit(&w->hooks_inside, 1, memory_order_release);
+}
+
+/* From weir__seam_attach: from now on a child after fork finds no way in (WEIR_E_FORKED). WEIR_E_SYS. */
+int weir__gate_close_on_fork(struct weir *w);
+
+/* Counts a verdict of policy `id` (weir_stats, metrics). */
+void weir__stats_count(struct weir *w, weir_policy_id id, int verdict);
+
+#endif
