@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/* Owns the syntax of JSON; must not know what is written. */
+#include "tools/json.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static void put_text(FILE *file, const char *text)
+{
+    putc('"', file);
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\') {
+            putc('\\', file);
+            putc(c, file);
+        } else if (c < 0x20) {
+            fprintf(file, "\\u%04x", c);
+        } else {
+            putc(c, file);
+        }
+    }
+    putc('"', file);
+}
+
+static void put_number(FILE *file, double n)
+{
+    if (isfinite(n)) {
+        fprintf(file, "%.15g", n);
+    } else {
+        fputs("null", file);
+    }
+}
+
+static void put_name(struct json *j, const char *name)
+{
+    if (j->members++ > 0) {
+        fputs(", ", j->file);
+    }
+    put_text(j->file, name);
+    fputs(": ", j->file);
+}
+
+void json_open(struct json *j, FILE *file)
+{
+    *j = (struct json){.file = file};
+    putc('{', file);
+}
+
+void json_count(struct json *j, const char *name, uint64_t n)
+{
+    put_name(j, name);
+    fprintf(j->file, "%" PRIu64, n);
+}
+
+void json_number(struct json *j, const char *name, double n)
+{
+    put_name(j, name);
+    put_number(j->file, n);
+}
+
+void json_text(struct json *j, const char *name, const char *text)
+{
+    put_name(j, name);
+    put_text(j->file, text);
+}
+
+void json_numbers(struct json *j, const char *name, const double *list, size_t n)
+{
+    put_name(j, name);
+    putc('[', j->file);
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) {
+            fputs(", ", j->file);
+        }
+        put_number(j->file, list[i]);
+    }
+    putc(']', j->file);
+}
+
+void json_close(struct json *j)
+{
+    fputs("}\n", j->file);
+}

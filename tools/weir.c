@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The `weir` command. Owns the choice of a subcommand; must not know what they do.
+ *
+ * Exit codes of all of them: 0 done, 1 failed, 2 wrong command line.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include <weir/weir.h>
+
+#include "tools/demo.h"
+
+static const struct {
+    const char *name;
+    int (*main)(int argc, char **argv);
+    const char *what;
+} commands[] = {
+    {"demo", demo_main, "processes that share one limit through a private Redis, live"},
+};
+
+static void usage(FILE *file)
+{
+    fputs("usage: weir COMMAND [OPTIONS]\n\n", file);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].what);
+    }
+    fputs("\n  weir COMMAND --help tells its options, weir --version the version.\n", file);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        usage(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        usage(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("weir %s\n", weir_version());
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            static char name[32];
+            snprintf(name, sizeof name, "weir %s", commands[i].name);
+            argv[1] = name; /* what getopt blames */
+            return commands[i].main(argc - 1, argv + 1);
+        }
+    }
+    fprintf(stderr, "weir: no command '%s'\nweir --help lists them\n", argv[1]);
+    return 2;
+}
