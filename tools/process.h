@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 /* fork(2), and in the child: its own process group (so that a ^C at the terminal reaches the parent alone, which then
- * stops its children in order), the default again for every signal that a parent handles and, on Linux, death by SIGKILL
+ * stops its children in order), the default again for each signal that a parent handles and, on Linux, death by SIGKILL
  * with the parent. Elsewhere a child must watch for the parent itself. */
 pid_t process_fork(void);
 

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tools/args: what a person may type, and what is refused.
+ */
+#include <check.h>
+#include <stdlib.h>
+
+#include "tools/args.h"
+
+#define SECOND UINT64_C(1000000000)
+#define COUNT_OF(list) (sizeof(list) / sizeof((list)[0]))
+
+START_TEST(counts)
+{
+    uint64_t n = 99;
+    ck_assert_int_eq(args_count("0", 0, 10, &n), 0);
+    ck_assert_uint_eq(n, 0);
+    ck_assert_int_eq(args_count("18446744073709551615", 0, UINT64_MAX, &n), 0);
+    ck_assert_uint_eq(n, UINT64_MAX);
+    static const char *const wrong[] = {
+        "", "-1", "+1", " 1", "1 ", "1.0", "0x10", "1e3", "x", "11", "18446744073709551616", "99999999999999999999999"};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        n = 99;
+        ck_assert_msg(args_count(wrong[i], 0, 10, &n) == -1, "'%s' was taken for a count", wrong[i]);
+        ck_assert_uint_eq(n, 99);
+    }
+    ck_assert_int_eq(args_count("18446744073709551616", 0, UINT64_MAX, &n), -1);
+    ck_assert_int_eq(args_count("4", 5, 10, &n), -1);
+}
+END_TEST
+
+START_TEST(times)
+{
+    static const struct {
+        const char *text;
+        uint64_t ns;
+    } right[] = {
+        {"0", 0},
+        {"10", 10 * SECOND},
+        {"2.5", 2500000000},
+        {"0.000000001", 1},
+        {"1.0000000000000", SECOND},
+        {"100ms", 100000000},
+        {"1.5h", 5400 * SECOND},
+        {"7us", 7000},
+        {"3ns", 3},
+        {"2m", 120 * SECOND},
+        {"2min", 120 * SECOND},
+        {"1d", 86400 * SECOND},
+        {"0.25s", 250000000},
+        {"36500d", SECOND * 86400 * 36500},
+    };
+    for (size_t i = 0; i < COUNT_OF(right); i++) {
+        uint64_t ns = 99;
+        ck_assert_msg(args_time(right[i].text, &ns) == 0, "'%s' was refused", right[i].text);
+        ck_assert_uint_eq(ns, right[i].ns);
+    }
+    static const char *const wrong[] = {"",    "-1",  ".5",     "1.",       "1,5",
+                                        "1 s", "s",   "1x",     "1.5ns",    "0.0000000001",
+                                        "1e3", "1s ", "36501d", "36500.5d", "99999999999999999999s"};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        uint64_t ns = 99;
+        ck_assert_msg(args_time(wrong[i], &ns) == -1, "'%s' was taken for a time", wrong[i]);
+        ck_assert_uint_eq(ns, 99);
+    }
+}
+END_TEST
+
+START_TEST(factors)
+{
+    double n = 99;
+    ck_assert_int_eq(args_factor("2.5", 10, &n), 0);
+    ck_assert_double_eq(n, 2.5);
+    static const char *const wrong[] = {"", "0", "-1", "inf", "nan", "0x2", "1e3", " 1", "1.2.3", ".", "10.5"};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        ck_assert_msg(args_factor(wrong[i], 10, &n) == -1, "'%s' was taken for a factor", wrong[i]);
+        ck_assert_double_eq(n, 2.5);
+    }
+}
+END_TEST
+
+START_TEST(limits)
+{
+    static const struct {
+        const char *text;
+        struct args_limit limit;
+    } right[] = {
+        {"1000/s", {1000, SECOND, 0}},
+        {"1000/1s", {1000, SECOND, 0}},
+        {"100/10s,burst=20", {100, 10 * SECOND, 20}},
+        {"5/min", {5, 60 * SECOND, 0}},
+        {"1/d", {1, 86400 * SECOND, 0}},
+        {"3/250ms", {3, 250000000, 0}},
+        {"1/ns,burst=18446744073709551615", {1, 1, UINT64_MAX}},
+    };
+    for (size_t i = 0; i < COUNT_OF(right); i++) {
+        struct args_limit l = {9, 9, 9};
+        ck_assert_msg(args_limit(right[i].text, &l) == 0, "'%s' was refused", right[i].text);
+        ck_assert_uint_eq(l.limit, right[i].limit.limit);
+        ck_assert_uint_eq(l.per_ns, right[i].limit.per_ns);
+        ck_assert_uint_eq(l.burst, right[i].limit.burst);
+    }
+    static const char *const wrong[] = {"",           "1000",        "/s",           "1000/",          "0/s",
+                                        "1/0s",       "1/10",        "1/x",          "1/s,",           "1/s,burst",
+                                        "1/s,burst=", "1/s,burst=0", "1/s,burst=1,", "1/s, burst=1",   "1/s,b=1",
+                                        "-1/s",       "1.5/s",       "1/1.5s",       "1/99999999999d", "1/s "};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        struct args_limit l = {9, 9, 9};
+        ck_assert_msg(args_limit(wrong[i], &l) == -1, "'%s' was taken for a limit", wrong[i]);
+        ck_assert(l.limit == 9 && l.per_ns == 9 && l.burst == 9);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("args");
+    TCase *tcase = tcase_create("args");
+    tcase_add_test(tcase, counts);
+    tcase_add_test(tcase, times);
+    tcase_add_test(tcase, factors);
+    tcase_add_test(tcase, limits);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
