@@ -29,10 +29,12 @@ struct weir__hooks {
     void (*stats)(void *ctx, struct weir_stats *stats);   /* fills the fields that sync owns */
     void (*join)(void *ctx);                              /* from weir_close: wait for the own thread */
 };
+/* Decisions that a hook makes are counted by it (weir__seam_count, weir__seam_outage_take), not by its caller. */
 
 /* Attaching turns hybrid entries from WEIR__LOCAL to WEIR__BARE: what was spent before is reported as a debt.
  * WEIR_E_BUSY when one is attached. Detaching waits until no call is inside a hook, then hybrid and strict policies
- * answer by their outage policies. */
+ * answer by their outage policies. *hooks must stay until then; only `join` (may be NULL) and ctx are remembered: weir_close
+ * or the next attach, whichever comes first, calls join(ctx) once, and ctx is gone then. */
 int weir__seam_attach(struct weir *w, const struct weir__hooks *hooks);
 void weir__seam_detach(struct weir *w);
 
@@ -60,6 +62,7 @@ void weir__seam_fresh_until(struct weir *w, weir_policy_id id, uint64_t until_ns
 
 struct weir__report {
     uint32_t slot; /* the entry, pinned until weir__seam_release */
+    uint64_t id;   /* of the key: another value means that the slot holds another key now */
     weir_policy_id policy;
     const void *key; /* valid until weir__seam_release */
     uint32_t key_len;
@@ -103,11 +106,28 @@ struct weir__grant {
 /* collector: applies the answer and ends the report: unpins. */
 void weir__seam_apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir__grant *grant);
 
+/* collector: the answer is late: from now on the slice in force refills no more (its level and its end stay). The report
+ * stays out. */
+void weir__seam_pause(struct weir *w, uint32_t slot, uint64_t now);
+
+/* collector: whole tokens spent that no report has carried yet, those of entries whose report is out included. */
+uint64_t weir__seam_unsent(struct weir *w);
+
 /* collector: ends a report without an answer; `unsent` (whole tokens) goes back to the entry as unreported. */
 void weir__seam_release(struct weir *w, uint32_t slot, int64_t unsent_spent, int64_t unsent_refunded);
 
 /* Is anything left to report? */
 int weir__seam_dirty(struct weir *w);
+
+/* Takes from what is in hand (a local bucket; a slice, the overdraft, the fallback share of an outage), and otherwise says
+ * WEIR__SEAM_ASK where Redis may know better: unlike weir_take it admits nothing on WEIR_UNKNOWN_ADMIT. WEIR_DENY only
+ * where memory suffices to say so: a local policy, on hold, cost > burst, an outage. Errors as weir_take. Counts its
+ * verdicts. Strict policies: always WEIR__SEAM_ASK. Threads: any. */
+#define WEIR__SEAM_ASK 2
+int weir__seam_try(struct weir *w, const struct weir_request *request, struct weir_result *result);
+
+/* Counts a decision that Redis made. Threads: any. */
+void weir__seam_count(struct weir *w, weir_policy_id id, int status);
 
 /* Verdict of the outage policy for a strict request that Redis did not answer (counted, DEGRADED). */
 int weir__seam_outage_take(struct weir *w, const struct weir_request *request, struct weir_result *result);
