@@ -33,8 +33,8 @@ struct weir__hooks {
 
 /* Attaching turns hybrid entries from WEIR__LOCAL to WEIR__BARE: what was spent before is reported as a debt.
  * WEIR_E_BUSY when one is attached. Detaching waits until no call is inside a hook, then hybrid and strict policies
- * answer by their outage policies. *hooks must stay until then; only `join` (may be NULL) and ctx are remembered: weir_close
- * or the next attach, whichever comes first, calls join(ctx) once, and ctx is gone then. */
+ * answer by their outage policies. *hooks must stay until then; only `join` (may be NULL) and ctx are remembered:
+ * weir_close or the next attach, whichever comes first, calls join(ctx) once, and ctx is gone then. */
 int weir__seam_attach(struct weir *w, const struct weir__hooks *hooks);
 void weir__seam_detach(struct weir *w);
 
@@ -106,8 +106,8 @@ struct weir__grant {
 /* collector: applies the answer and ends the report: unpins. */
 void weir__seam_apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir__grant *grant);
 
-/* collector: the answer is late: from now on the slice in force refills no more (its level and its end stay). The report
- * stays out. */
+/* collector: the answer is late: from now on the slice in force refills no more (its level and its end stay). The
+ * report stays out. */
 void weir__seam_pause(struct weir *w, uint32_t slot, uint64_t now);
 
 /* collector: whole tokens spent that no report has carried yet, those of entries whose report is out included. */
@@ -119,8 +119,8 @@ void weir__seam_release(struct weir *w, uint32_t slot, int64_t unsent_spent, int
 /* Is anything left to report? */
 int weir__seam_dirty(struct weir *w);
 
-/* Takes from what is in hand (a local bucket; a slice, the overdraft, the fallback share of an outage), and otherwise says
- * WEIR__SEAM_ASK where Redis may know better: unlike weir_take it admits nothing on WEIR_UNKNOWN_ADMIT. WEIR_DENY only
+/* Takes from what is in hand (a local bucket; a slice, the overdraft, the fallback share of an outage), and otherwise
+ * says WEIR__SEAM_ASK where Redis may know better: unlike weir_take it admits nothing on WEIR_UNKNOWN_ADMIT. WEIR_DENY only
  * where memory suffices to say so: a local policy, on hold, cost > burst, an outage. Errors as weir_take. Counts its
  * verdicts. Strict policies: always WEIR__SEAM_ASK. Threads: any. */
 #define WEIR__SEAM_ASK 2
