@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Row L9: the 99.9th percentile of one take while the sync thread reconciles 100,000 keys with a Redis of our own, over
+ * the same of a limiter whose sync thread has nothing to do. The takes have the first CPU, sync and Redis the second.
+ */
+#include "rows.h"
+
+static const char what[] = "p99.9 of a take while syncing 100k keys / idle";
+
+#ifdef WEIR_BENCH_SYNC
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <weir/sync.h>
+
+#include "limiter.h"
+#include "tools/private_redis.h"
+
+#define KEYS 100000u
+#define TRIAL_NS UINT64_C(600000000) /* three intervals */
+#define IDLE_INTERVAL_MS 3600000u
+
+/* ---- latencies --------------------------------------------------------------------------------------------------- */
+
+/* Counts by ticks, 32 steps to each doubling: a percentile is right to 3 %. */
+#define STEPS 32u
+struct histogram {
+    uint64_t counts[64 * STEPS];
+    uint64_t total;
+};
+
+static void note(struct histogram *h, uint64_t ticks)
+{
+    unsigned shift = 0;
+    if (ticks >= 2 * STEPS) {
+        shift = 58u - (unsigned)__builtin_clzll(ticks); /* leaves STEPS to 2 * STEPS - 1 */
+    }
+    h->counts[shift * STEPS + (ticks >> shift)]++;
+    h->total++;
+}
+
+static double quantile_ns(const struct histogram *h, double q)
+{
+    uint64_t rank = (uint64_t)(q * (double)h->total), seen = 0;
+    size_t i = 0;
+    while (i + 1 < sizeof h->counts / sizeof h->counts[0] && seen + h->counts[i] <= rank) {
+        seen += h->counts[i++];
+    }
+    unsigned shift = i < 2 * STEPS ? 0 : (unsigned)(i / STEPS) - 1;
+    return bench_ns((double)((i - shift * STEPS) << shift));
+}
+
+/* ---- limiters ---------------------------------------------------------------------------------------------------- */
+
+struct subject {
+    struct weir *w;
+    struct weir_sync *sync;
+    weir_policy_id policy;
+    struct key16 *keys;
+    uint64_t random, allowed, done;
+};
+
+static void finished(void *arg, int status, uint64_t unsent)
+{
+    (void)unsent;
+    atomic_store_explicit((_Atomic int *)arg, status == 0 ? 1 : -1, memory_order_release);
+}
+
+static void wait_for(_Atomic int *flag, const char *doing)
+{
+    for (int ms = 0; atomic_load_explicit(flag, memory_order_acquire) == 0 && ms < 30000; ms++) {
+        usleep(1000);
+    }
+    if (atomic_load_explicit(flag, memory_order_acquire) != 1) {
+        bench_die("%s did not succeed", doing);
+    }
+}
+
+static void open_subject(struct subject *s, const char *socket, const char *prefix, uint32_t interval_ms)
+{
+    struct weir_policy policy = WEIR_POLICY_INIT;
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    char uri[128];
+    _Atomic int flushed = 0;
+    snprintf(uri, sizeof uri, "unix://%s", socket);
+    options.uri = uri;
+    options.prefix = prefix;
+    options.interval_ms = interval_ms;
+    options.timeout_ms = 1000;
+    options.drain_ms = 20000;
+    options.fleet_hint = 1;
+    s->random = 1;
+    s->w = limiter_open(2 * KEYS);
+    policy.name = "tail";
+    policy.limit = 1000000;
+    policy.per_ns = UINT64_C(1000000000);
+    policy.burst = 1000000000;
+    limiter_check(weir_policy_add(s->w, &policy, &s->policy), "weir_policy_add");
+    bench_pin(1); /* the sync thread inherits it */
+    limiter_check(weir_sync_start(&s->sync, s->w, NULL, &options), "weir_sync_start");
+    bench_pin(0);
+    for (size_t i = 0; i < KEYS; i++) {
+        weir_take(s->w, s->policy, &s->keys[i], sizeof s->keys[i], 1, NULL);
+    }
+    limiter_check(weir_sync_flush(s->sync, finished, &flushed), "weir_sync_flush");
+    wait_for(&flushed, "the first reconciliation");
+}
+
+static void close_subject(struct subject *s)
+{
+    _Atomic int closed = 0;
+    limiter_check(weir_sync_close(s->sync, finished, &closed), "weir_sync_close");
+    wait_for(&closed, "closing");
+    weir_close(s->w);
+}
+
+static uint64_t syncs(struct subject *s)
+{
+    struct weir_stats stats = {.size = sizeof stats};
+    limiter_check(weir_stats_get(s->w, &stats), "weir_stats_get");
+    return stats.syncs;
+}
+
+/* Random keys for TRIAL_NS; each take between two time stamps. */
+static void trial(struct subject *s, struct histogram *h)
+{
+    uint64_t random = s->random, allowed = 0;
+    uint64_t end = bench_clock_ns() + TRIAL_NS;
+    memset(h, 0, sizeof *h);
+    while (bench_clock_ns() < end) {
+        for (size_t i = 0; i < 256; i++) {
+            const struct key16 *key = &s->keys[bench_below(bench_random(&random), KEYS)];
+            uint64_t begin = bench_ticks();
+            allowed += weir_take(s->w, s->policy, key, sizeof *key, 1, NULL) == WEIR_ALLOW;
+            note(h, bench_ticks() - begin);
+        }
+    }
+    s->random = random;
+    s->allowed += allowed;
+    s->done += h->total;
+}
+
+/* ---- row --------------------------------------------------------------------------------------------------------- */
+
+static void measure(const struct bench_options *options, struct subject *busy, struct subject *idle,
+                    struct bench_row *row)
+{
+    enum { ROUNDS_MAX = 15 };
+    double ratios[ROUNDS_MAX], busy_ns[ROUNDS_MAX], idle_ns[ROUNDS_MAX], busy_p50[ROUNDS_MAX];
+    static struct histogram h;
+    size_t rounds = options->quick ? 3 : ROUNDS_MAX;
+    uint64_t batches = 0;
+    trial(idle, &h);
+    trial(busy, &h);
+    for (size_t r = 0; r < rounds; r++) {
+        trial(idle, &h);
+        idle_ns[r] = quantile_ns(&h, 0.999);
+        uint64_t before = syncs(busy);
+        trial(busy, &h);
+        batches += syncs(busy) - before;
+        busy_ns[r] = quantile_ns(&h, 0.999);
+        busy_p50[r] = quantile_ns(&h, 0.5);
+        ratios[r] = busy_ns[r] / idle_ns[r];
+    }
+    /* one batch holds at most 512 keys: at least one whole pass over the keys in each trial */
+    if (batches < rounds * (KEYS / 512) || busy->allowed != busy->done || idle->allowed != idle->done) {
+        bench_die("tail: %llu batches in %zu trials, %llu of %llu and %llu of %llu allowed",
+                  (unsigned long long)batches, rounds, (unsigned long long)busy->allowed,
+                  (unsigned long long)busy->done, (unsigned long long)idle->allowed, (unsigned long long)idle->done);
+    }
+    row->value = bench_quantile(ratios, rounds, 0.5);
+    bench_detail(row, "p999_ns", bench_quantile(busy_ns, rounds, 0.5));
+    bench_detail(row, "idle_p999_ns", bench_quantile(idle_ns, rounds, 0.5));
+    bench_detail(row, "p50_ns", bench_quantile(busy_p50, rounds, 0.5));
+    bench_detail(row, "batches_a_second", (double)batches / ((double)rounds * (double)TRIAL_NS / 1e9));
+}
+
+static void with_redis(const struct bench_options *options, const char *socket, struct bench_row *row)
+{
+    struct subject busy = {.w = NULL}, idle = {.w = NULL};
+    struct key16 *keys = bench_alloc(KEYS * sizeof *keys);
+    for (size_t i = 0; i < KEYS; i++) {
+        keys[i] = key16_make(i);
+    }
+    busy.keys = idle.keys = keys;
+    open_subject(&idle, socket, "idle", IDLE_INTERVAL_MS);
+    open_subject(&busy, socket, "busy", 200);
+    measure(options, &busy, &idle, row);
+    close_subject(&busy);
+    close_subject(&idle);
+    free(keys);
+}
+
+void tail_rows(const struct bench_options *options)
+{
+    struct bench_row row = {.id = "L9", .what = what, .goal = 1.2};
+    struct private_redis redis;
+    if (!bench_wanted(options, "L9")) {
+        return;
+    }
+    if (bench_cpus() < 2) {
+        row.skipped = "needs two CPUs";
+    } else if (private_redis_open(&redis) != 0) {
+        row.skipped = redis.error;
+    } else {
+        bench_pin(1);
+        int up = private_redis_start(&redis) == 0 && private_redis_wait(&redis, 10000) == 0;
+        bench_pin(0);
+        if (up) {
+            with_redis(options, redis.socket, &row);
+        } else {
+            row.skipped = redis.error;
+        }
+        private_redis_close(&redis);
+    }
+    bench_report(options, &row);
+}
+
+#else
+
+void tail_rows(const struct bench_options *options)
+{
+    struct bench_row row = {.id = "L9", .what = what, .goal = 1.2, .skipped = "built without libweir-sync"};
+    if (bench_wanted(options, "L9")) {
+        bench_report(options, &row);
+    }
+}
+
+#endif
