@@ -133,7 +133,7 @@ static void run_peer(const struct bench_options *options, struct weir *w, weir_p
     limiter_check(weir_key_open(w, policy, "peer", 4, &run.key), "weir_key_open");
     run.threads = 1;
     for (int i = 0; i < 5; i++) {
-        peer_trial(&run, 0, 100000); /* compilers that work while the program runs have seen the loop before it counts */
+        peer_trial(&run, 0, 100000); /* a compiler that works meanwhile has then seen the loop */
     }
     for (run.threads = 1; run.threads <= peer->threads_max && run.threads <= bench_cpus(); run.threads++) {
         struct bench_side sides[] = {
