@@ -120,8 +120,8 @@ void weir__seam_release(struct weir *w, uint32_t slot, int64_t unsent_spent, int
 int weir__seam_dirty(struct weir *w);
 
 /* Takes from what is in hand (a local bucket; a slice, the overdraft, the fallback share of an outage), and otherwise
- * says WEIR__SEAM_ASK where Redis may know better: unlike weir_take it admits nothing on WEIR_UNKNOWN_ADMIT. WEIR_DENY only
- * where memory suffices to say so: a local policy, on hold, cost > burst, an outage. Errors as weir_take. Counts its
+ * says WEIR__SEAM_ASK where Redis may know better: unlike weir_take it admits nothing on WEIR_UNKNOWN_ADMIT. WEIR_DENY
+ * only where memory suffices to say so: a local policy, on hold, cost > burst, an outage. Errors as weir_take. Counts its
  * verdicts. Strict policies: always WEIR__SEAM_ASK. Threads: any. */
 #define WEIR__SEAM_ASK 2
 int weir__seam_try(struct weir *w, const struct weir_request *request, struct weir_result *result);
