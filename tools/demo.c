@@ -417,8 +417,8 @@ static void write_summary(const struct demo *d, const struct sums *s, const stru
     const struct fleet_options *o = &d->options.fleet;
     printf("\n%u processes, %s, burst %" PRIu64 ", %s, %.1f s\n", o->processes, describe_limit(o), o->burst,
            demo_mode_name(d->mode), seconds);
-    printf("  admitted   %" PRIu64 " (limit x seconds: %.0f, the burst on top)\n", s->admitted,
-           (double)o->limit / (double)o->per_ns * 1e9 * seconds);
+    printf("  admitted   %" PRIu64 " (limit x seconds + burst: %.0f)\n", s->admitted,
+           (double)o->limit / (double)o->per_ns * 1e9 * seconds + (double)o->burst);
     printf("  denied     %" PRIu64 "\n", s->denied);
     printf("  overshoot  %.1f tokens in the worst window, %.1f allowed\n", overshoot_tokens(&d->fleet.overshoot),
            bound_of(d, p));

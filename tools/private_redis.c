@@ -20,19 +20,17 @@
 
 static int find_in_path(const char *name, char *out, size_t size)
 {
-    const char *path = getenv("PATH");
-    /* Debian keeps servers out of an ordinary user's reach less often than other systems: look there as well. */
-    static const char more[] = "/usr/bin:/usr/local/bin:/usr/sbin:/usr/local/sbin:/opt/homebrew/bin";
-    for (int turn = 0; turn < 2; turn++) {
-        const char *p = turn == 0 ? path : more;
-        while (p && *p) {
-            size_t len = strcspn(p, ":");
-            int n = snprintf(out, size, "%.*s/%s", (int)len, p, name);
-            if (len > 0 && n > 0 && (size_t)n < size && access(out, X_OK) == 0) {
-                return 0;
-            }
-            p += len + (p[len] == ':');
+    const char *p = getenv("PATH");
+    if (!p) {
+        p = "/usr/local/bin:/usr/bin";
+    }
+    while (*p) {
+        size_t len = strcspn(p, ":");
+        int n = snprintf(out, size, "%.*s/%s", (int)len, p, name);
+        if (len > 0 && n > 0 && (size_t)n < size && access(out, X_OK) == 0) {
+            return 0;
         }
+        p += len + (p[len] == ':');
     }
     return -1;
 }

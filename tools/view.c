@@ -181,9 +181,8 @@ static void put_totals(struct canvas *c, const struct view_frame *f)
     end_line(c);
     put(c, " denied     %llu", (unsigned long long)f->denied);
     end_line(c);
-    put(c, " overshoot  %s%.1f" PLAIN " of %.1f allowed  ", f->overshoot > f->bound ? paint(RED) : "", f->overshoot,
-        f->bound);
-    put_bar(c, f->overshoot, f->bound, f->bound, 24);
+    put(c, " overshoot  %s%.1f" PLAIN " tokens in the worst window so far, %.1f allowed",
+        f->overshoot > f->bound ? paint(RED) : "", f->overshoot, f->bound);
     end_line(c);
     put(c, " degraded   %llu" DIM " decisions by the outage policy", (unsigned long long)f->degraded);
     end_line(c);
