@@ -16,13 +16,13 @@
  *   id, k, policy, regime  only the holder of x's lock bit writes
  *   regime    also the collector, on an entry that it pins: WEIR__BARE to WEIR__SLICED, once
  *   dirty     takers set, the collector clears
- *   pin       collector, handles, a taker that falls back: counted; a pinned entry is never re-keyed
+ *   pin       collector, handles, weir_give: counted; a pinned entry is never re-keyed
  *   urgent    takers set, the sync thread clears
  *   noted     whoever writes slice[i] first sets it; the holder of the lock bit zeroes slice[i] and clears it
  *   reported  the collector alone: a report of this entry is out
  *   cold line collector and lock holder; refunded, returned: anyone adds
- *   slice     the sync thread, or the holder of the lock bit; takers read. denied, asked, fall_spent: takers add;
- *             the fallback pair in force: a taker that pins the entry, once, from zero
+ *   reported  but weir_forget and weir_policy_set make it 2: the answer will be ignored (they exclude the collector)
+ *   slice     the sync thread, or the holder of the lock bit; takers read. denied, asked, fall_spent: takers add
  */
 #ifndef WEIR_LIB_ENTRY_H
 #define WEIR_LIB_ENTRY_H
@@ -37,9 +37,9 @@
 
 enum weir__regime {
     WEIR__LOCAL = 0,   /* the policy's own {mult, cap}; hybrid policy: no sync has ever run (answers are DEGRADED) */
-    WEIR__BARE = 1,    /* hybrid, no slice: {0, 0}, lives on the overdraft alone */
-    WEIR__SLICED = 2,  /* hybrid, slice[i] holds {mult, cap}, until, hold, low */
-    WEIR__FALLBACK = 3 /* hybrid in an outage, on_outage = local: slice[i] holds the fallback share */
+    WEIR__BARE = 1,    /* hybrid, Redis has never spoken of it: {0, 0}, lives on the overdraft alone */
+    WEIR__SLICED = 2,  /* hybrid, slice[i] holds {mult, cap} ({0, 0}: no slice), until, hold, low */
+    WEIR__FALLBACK = 3 /* in a report only: on the fallback share. An entry tells it by WEIR__FALL, not by its regime */
 };
 
 /* One cache line: all that a decision touches besides the policy's line. */
@@ -78,14 +78,14 @@ _Static_assert(sizeof(struct weir__cold) == 64, "one line");
 struct weir__slice {
     _Alignas(64) _Atomic uint64_t mult[2];  /* refill, units a ns << 48 */
     _Atomic uint64_t cap[2];                /* units */
-    _Atomic uint64_t until;                 /* ns: past it the slice is worth nothing; 0: as good as the policy's bare keys */
+    _Atomic uint64_t until;                 /* ns: past it the slice is worth nothing; 0: as bare keys */
     _Atomic uint64_t hold;                  /* ns: until then Redis has no more; no overdraft */
     _Atomic int64_t low;                    /* units: below it, sync early; INT64_MIN: never */
     _Atomic uint64_t denied;                /* tokens denied, ever; lossy */
     /* second line: outages, and whoever fills a result */
     _Alignas(64) _Atomic uint64_t fall_mult[2]; /* as mult, of the fallback share that goes with the slot; 0: none */
     _Atomic uint64_t fall_cap[2];           /* units */
-    _Atomic uint64_t fall_spent;            /* tokens admitted on the fallback share, not yet reported */
+    _Atomic int64_t fall_spent;             /* tokens admitted on the fallback share, not yet reported */
     _Atomic uint64_t asked;                 /* tokens of the largest cost denied since the last report */
     _Atomic int64_t global;                 /* units: the fleet's level less what this process reported since ... */
     _Atomic uint64_t global_at;             /* ... as of then, ns; 0: never told */

@@ -55,11 +55,12 @@ struct weir__policy_state {
     _Atomic uint8_t current; /* slot[] of new entries */
     uint8_t spare;
     /* the rest */
-    _Alignas(64) _Atomic uint64_t fall_mult; /* hybrid: the share that a never-synced key falls back to, units << 48 */
-    _Atomic uint64_t fall_cap;               /* units; cap 0 with mult 0: never told */
+    _Alignas(64) _Atomic double fall_rate; /* hybrid: the share that a never-synced key falls back to, tokens a second */
+    _Atomic double fall_burst;             /* tokens; 0: never told, or no sync: the whole bucket */
     uint64_t limit, per_ns, version;         /* under policy_lock */
     uint64_t max_overshoot;                  /* tokens, resolved; under policy_lock */
-    uint64_t spare_words[2];
+    _Atomic uint64_t interval; /* hybrid: weir__seam_pace, ns; 0: never told */
+    _Atomic uint64_t round_trip;
     char name[WEIR_NAME_MAX + 1];
     char group[WEIR_NAME_MAX + 1]; /* empty: none */
 };
@@ -83,6 +84,8 @@ struct weir__state {
     _Alignas(64) _Atomic uint32_t policies;
     _Atomic uint32_t attached;            /* a sync has ever been attached: new hybrid entries are WEIR__BARE */
     _Alignas(64) _Atomic uint32_t urgent; /* head of the urgent list: index + 1; 0: empty */
+    uint32_t urgent_rest;                 /* collector: of an earlier list, what its budget left over */
+    uint32_t collect_word;                /* collector: word of the dirty bitmap where it goes on */
     _Alignas(64) _Atomic uint64_t keys;
     _Atomic uint64_t evictions;
     _Atomic uint64_t table_full;

@@ -60,6 +60,10 @@ void weir__seam_overdraft(struct weir *w, weir_policy_id id, uint64_t tokens, do
  * policy answers. Sliced entries have their own `until`. */
 void weir__seam_fresh_until(struct weir *w, weir_policy_id id, uint64_t until_ns);
 
+/* collector: how often it reports a key of this policy and how long an answer takes (ns), for WEIR_STALE (older than two
+ * intervals) and for retry_after_ns where only Redis can tell more. Until told: 200 ms and 50 ms. */
+void weir__seam_pace(struct weir *w, weir_policy_id id, uint64_t interval_ns, uint64_t round_trip_ns);
+
 struct weir__report {
     uint32_t slot; /* the entry, pinned until weir__seam_release */
     uint64_t id;   /* of the key: another value means that the slot holds another key now */
@@ -71,7 +75,7 @@ struct weir__report {
     int64_t fallback_spent; /* the part of `spent` that was admitted on a fallback share */
     double level;           /* tokens in hand at `now`, < 0: overdraft in use */
     double rate;            /* tokens a second in force */
-    uint64_t attempts;      /* since the last report, admitted and denied (lossy) */
+    uint64_t attempts;      /* tokens asked for since the last report, admitted and denied (lossy) */
     uint64_t asked;         /* the largest cost denied since then; 0: none */
     uint64_t now;           /* when level was read */
     uint64_t until;         /* of the slice in force; 0: none */
