@@ -46,22 +46,22 @@ enum fleet_worker_state {
 };
 
 /*  field            writer    readers
- *  state..strict    worker    parent      state: release, acquire: what was written before it is seen
+ *  state..unsent    worker    parent      state: release, acquire: what was written before it is seen
  *  written, stamps  worker    parent      written: release, acquire: publishes the stamps before it
  *  read             parent    worker      release, acquire: gives the room back
  */
 struct fleet_worker {
     _Alignas(64) _Atomic uint32_t state;
+    _Atomic uint32_t store_up;
     char error[160];
     _Atomic uint64_t admitted, denied, degraded, failed;
     _Atomic uint64_t watermark_ns;  /* no stamp published from now on is older */
     _Atomic uint64_t longest_ns;    /* the longest that one call took */
     _Atomic uint64_t round_trip_ns; /* the longest strict call that Redis answered */
     _Atomic uint64_t last_sync_ns, syncs, sync_errors, written_off, unsent;
-    _Atomic uint32_t store_up;
-    _Alignas(64) _Atomic uint64_t written;
+    _Atomic uint64_t written;
     _Alignas(64) _Atomic uint64_t read;
-    _Alignas(64) uint64_t stamps[FLEET_RING];
+    uint64_t stamps[FLEET_RING];
 };
 
 struct fleet_board {
