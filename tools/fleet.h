@@ -51,7 +51,7 @@ enum fleet_worker_state {
  *  read             parent    worker      release, acquire: gives the room back
  */
 struct fleet_worker {
-    _Alignas(64) _Atomic uint32_t state;
+    _Atomic uint32_t state;
     _Atomic uint32_t store_up;
     char error[160];
     _Atomic uint64_t admitted, denied, degraded, failed;
@@ -60,7 +60,7 @@ struct fleet_worker {
     _Atomic uint64_t round_trip_ns; /* the longest strict call that Redis answered */
     _Atomic uint64_t last_sync_ns, syncs, sync_errors, written_off, unsent;
     _Atomic uint64_t written;
-    _Alignas(64) _Atomic uint64_t read;
+    _Atomic uint64_t read; /* stored a few times a second: it may share a line */
     uint64_t stamps[FLEET_RING];
 };
 
