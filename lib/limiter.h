@@ -51,20 +51,22 @@ struct weir__policy_state {
     _Atomic uint8_t on_outage; /* enum weir_on_outage */
     _Atomic uint8_t unknown;   /* enum weir_unknown */
     _Atomic uint8_t shadow;
-    _Atomic uint8_t k;       /* of slot[current], and of every entry but while weir_policy_set re-keys them */
-    _Atomic uint8_t current; /* slot[] of new entries */
+    _Atomic uint8_t k;       /* of every entry, but while weir_policy_set changes them one by one */
+    _Atomic uint8_t current; /* slot[] of new entries: their k is slot_k[current], which is not always k */
     uint8_t spare;
     /* the rest */
-    _Alignas(64) _Atomic double fall_rate; /* hybrid: the share that a never-synced key falls back to, tokens a second */
-    _Atomic double fall_burst;             /* tokens; 0: never told, or no sync: the whole bucket */
-    uint64_t limit, per_ns, version;         /* under policy_lock */
-    uint64_t max_overshoot;                  /* tokens, resolved; under policy_lock */
-    _Atomic uint64_t interval; /* hybrid: weir__seam_pace, ns; 0: never told */
+    _Alignas(
+        64) _Atomic double fall_rate; /* hybrid: the share that a never-synced key falls back to, tokens a second */
+    _Atomic double fall_burst;        /* tokens; 0: never told, or no sync: the whole bucket */
+    uint64_t limit, per_ns, version;  /* under policy_lock */
+    uint64_t max_overshoot;           /* tokens, resolved; under policy_lock */
+    _Atomic uint64_t interval;        /* hybrid: weir__seam_pace, ns; 0: never told */
     _Atomic uint64_t round_trip;
     char name[WEIR_NAME_MAX + 1];
     char group[WEIR_NAME_MAX + 1]; /* empty: none */
+    _Atomic uint8_t slot_k[2];     /* of slot[] */
 };
-_Static_assert(sizeof(struct weir__policy_state) == 256, "four lines");
+_Static_assert(sizeof(struct weir__policy_state) == 320, "five lines");
 
 /* 15 tags (0: free) and a version of 7 bits with the sticky overflow bit on top: one line of the set's entries. */
 struct weir__tags {
@@ -101,7 +103,7 @@ struct weir__gate {
 
 /* Decisions of one thread, or of the threads past WEIR__STRIPES - 1, which share the last one. */
 struct weir__count {
-    _Atomic uint64_t allowed, denied;
+    _Atomic uint64_t verdict[2]; /* by enum weir_status: WEIR_ALLOW, WEIR_DENY */
 };
 
 struct weir__arena;
@@ -170,8 +172,5 @@ WEIR__INLINE void weir__hooks_leave(struct weir *w)
 
 /* From weir__seam_attach: from now on a child after fork finds no way in (WEIR_E_FORKED). WEIR_E_SYS. */
 int weir__gate_close_on_fork(struct weir *w);
-
-/* Counts a verdict of policy `id` (weir_stats, metrics). */
-void weir__stats_count(struct weir *w, weir_policy_id id, int verdict);
 
 #endif
