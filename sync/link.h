@@ -72,7 +72,7 @@ enum weir__link_kind {
 #define WEIR__LINK_ENUM(name, ...) WEIR__LINK_##name,
     WEIR__LINK_FAULT_MAP(WEIR__LINK_ENUM) WEIR__LINK_REPLY_MAP(WEIR__LINK_ENUM)
 #undef WEIR__LINK_ENUM
-    WEIR__LINK_KINDS
+        WEIR__LINK_KINDS
 };
 
 /* "ok", "resolve", ..., "error". Threads: any. */
@@ -93,17 +93,17 @@ struct weir__link_script {
 #define WEIR__LINK_SCRIPTS_MAX 8
 
 struct weir__link_config {
-    const struct weir__uri *uri; /* copied */
+    const struct weir__uri *uri;             /* copied */
     const struct weir__link_script *scripts; /* loaded at each connect; the array is copied, the bodies are not */
-    size_t script_count;         /* at most WEIR__LINK_SCRIPTS_MAX */
-    uint64_t connect_timeout_ns; /* from the first packet until UP, an address; 0: 1 s */
-    uint64_t stall_ns;           /* 0: 250 ms */
-    uint64_t backoff_min_ns;     /* 0: 100 ms */
-    uint64_t backoff_max_ns;     /* 0: 5 s */
-    uint64_t seed;               /* of the jitter; 0: from the clock and the process id */
-    int signals_blocked;         /* the loop's thread blocks SIGPIPE: no need to mask it around each write */
+    size_t script_count;                     /* at most WEIR__LINK_SCRIPTS_MAX */
+    uint64_t connect_timeout_ns;             /* for the connect and again for the greeting, an address; 0: 1 s */
+    uint64_t stall_ns;                       /* 0: 250 ms */
+    uint64_t backoff_min_ns;                 /* 0: 100 ms */
+    uint64_t backoff_max_ns;                 /* 0: 5 s */
+    uint64_t seed;                           /* of the jitter; 0: from the clock and the process id */
+    int signals_blocked; /* the loop's thread blocks SIGPIPE: no need to mask it around each write */
     const char *tls_ca, *tls_cert, *tls_key, *tls_server_name; /* files, NULL: defaults; used where uri->tls */
-    struct weir_allocator allocator; /* both functions NULL: malloc and free */
+    struct weir_allocator allocator;                           /* both functions NULL: malloc and free */
     /* Lines hold no secret and no control character. NULL: none. */
     void (*log)(void *arg, enum weir_log_level level, const char *line);
     /* Called at each change of "commands are accepted", why being WEIR__LINK_OK for up. NULL: nobody asks. */
@@ -111,8 +111,9 @@ struct weir__link_config {
     void *arg; /* of log and on_state */
 };
 
-/* Makes a link on this loop; nothing moves before weir__link_start. Its handles keep the loop not alive (a name being
- * resolved does). On an error *out is NULL and nothing is left to free.
+/* Makes a link on this loop; nothing moves before weir__link_start. Its handles don't keep the loop alive (a name that
+ * is being resolved does, and holds up weir__link_close until the resolver gives up). On an error *out is NULL and
+ * nothing is left to free.
  *   WEIR_E_INVAL, WEIR_E_NOMEM, WEIR_E_NOSUP (TLS not built in), WEIR_E_SYS (TLS files that can't be used). */
 int weir__link_open(struct weir__link **out, struct uv_loop_s *loop, const struct weir__link_config *config);
 
@@ -131,9 +132,9 @@ const char *weir__link_sha(const struct weir__link *link, size_t i);
 typedef void (*weir__link_cb)(void *arg, enum weir__link_kind kind, const struct redisReply *reply);
 
 /* Sends one command, formatted in RESP. bytes must stay as they are until cb has been called, which happens exactly
- * once where 0 is returned: with the answer, or WEIR__LINK_TIMEOUT when timeout_ns has passed (an answer that comes later is
- * dropped), or whatever ended the connection. A command whose cb got no reply may have been executed or not.
- *   WEIR_E_NOSYNC: not up. WEIR_E_CLOSED. WEIR_E_NOMEM. cb is not called then. */
+ * once where 0 is returned: with the answer, or WEIR__LINK_TIMEOUT when timeout_ns has passed (an answer that comes
+ * later is dropped), or whatever ended the connection. A command whose cb got no reply may have been executed or not.
+ *   WEIR_E_NOSYNC: not up. WEIR_E_FULL: too many wait already. WEIR_E_CLOSED. WEIR_E_NOMEM. cb is not called then. */
 int weir__link_command(struct weir__link *link, const void *bytes, size_t len, uint64_t timeout_ns, weir__link_cb cb,
                        void *arg);
 
@@ -151,6 +152,7 @@ void weir__link_close(struct weir__link *link, void (*cb)(void *arg), void *arg)
 
 /* ---- what it counted. Threads: any, while the link lives --------------------------------------------------------- */
 
+/* By kind: error replies and passed deadlines, each; failed attempts to connect and lost connections, once each. */
 uint64_t weir__link_errors(const struct weir__link *link, enum weir__link_kind kind);
 uint64_t weir__link_reconnects(const struct weir__link *link); /* times up, but the first */
 uint64_t weir__link_late(const struct weir__link *link);       /* answers that came after their deadline */

@@ -19,8 +19,8 @@ struct weir__uri {
     int has_user, has_password; /* an empty one is one */
     uint16_t port;
     uint32_t db;
-    char host[256];      /* name or address without brackets; "" for a unix socket */
-    char path[108];      /* of a unix socket; "" otherwise */
+    char host[256]; /* name or address without brackets; "" for a unix socket */
+    char path[108]; /* of a unix socket; "" otherwise */
     char user[256];
     char password[2048]; /* room for the tokens that managed services hand out */
 };

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the server says: the greeting at each connect, scripts that are gone, and who gets which answer. Owns
+ * nothing; the states it moves are link.c's.
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "sync/link_state.h"
+
+/* ---- replies ----------------------------------------------------------------------------------------------------- */
+
+static void become_up(struct weir__link *link)
+{
+    link->state = WEIR__LINK_UP;
+    link->up_since = uv_hrtime();
+    link->last_fail = WEIR__LINK_OK;
+    if (link->was_up) {
+        atomic_fetch_add_explicit(&link->reconnects, 1, memory_order_relaxed);
+    }
+    link->was_up = 1;
+    weir__link_say(link, WEIR_LOG_INFO, ": connected");
+    weir__link_tell(link, 1, WEIR__LINK_OK);
+}
+
+static void send_own(struct weir__link *link, enum weir__purpose purpose, unsigned script, int n,
+                     const char *const *words, const size_t *lengths)
+{
+    struct weir__command *command = weir__line_take(&link->line);
+    if (!command || weir__adapter_send_words(&link->adapter, n, words, lengths) != 0) {
+        if (command) {
+            weir__line_spare(&link->line, command);
+        }
+        weir__link_leave(link, WEIR__LINK_SYSTEM, "out of memory");
+        return;
+    }
+    command->purpose = purpose;
+    command->script = (uint8_t)script;
+    command->answers = link->answers;
+    weir__line_append(&link->line, command);
+}
+
+static void send_loads(struct weir__link *link)
+{
+    for (unsigned i = 0; i < link->config.script_count; i++) {
+        const char *words[] = {"SCRIPT", "LOAD", link->scripts[i].body};
+        size_t lengths[] = {6, 4, link->scripts[i].len};
+        send_own(link, WEIR__LOAD, i, 3, words, lengths);
+    }
+}
+
+/* All of the greeting leaves in one write: one round trip. */
+void weir__link_on_connected(void *arg)
+{
+    struct weir__link *link = arg;
+    const struct weir__uri *uri = &link->uri;
+    char db[16];
+    snprintf(db, sizeof db, "%u", uri->db);
+    const char *login[] = {"AUTH", uri->user, uri->password}, *select[] = {"SELECT", db}, *info[] = {"INFO", "memory"};
+    size_t login_len[] = {4, strlen(uri->user), strlen(uri->password)}, select_len[] = {6, strlen(db)};
+    size_t info_len[] = {4, 6};
+    weir__link_wait_in(link, WEIR__LINK_GREETING, link->config.connect_timeout_ns);
+    if (uri->has_user) {
+        send_own(link, WEIR__LOGIN, 0, 3, login, login_len);
+    } else if (uri->has_password) {
+        login[1] = login[2];
+        login_len[1] = login_len[2];
+        send_own(link, WEIR__LOGIN, 0, 2, login, login_len);
+    }
+    if (uri->db != 0) {
+        send_own(link, WEIR__SELECT, 0, 2, select, select_len);
+    }
+    send_loads(link);
+    send_own(link, WEIR__INSPECT, 0, 2, info, info_len);
+}
+
+/* Eviction drops whole shards, thousands of limits at once: say so where it can happen. */
+static void inspect(struct weir__link *link, const char *text, size_t len)
+{
+    static const char field[] = "maxmemory_policy:";
+    const size_t n = sizeof field - 1;
+    for (size_t i = 0; i + n < len; i++) {
+        if (memcmp(text + i, field, n) == 0) {
+            const char *value = text + i + n;
+            int value_len = (int)strcspn(value, "\r\n");
+            int evicts = value_len != 10 || memcmp(value, "noeviction", 10) != 0;
+            if (evicts && !link->warned_eviction) {
+                weir__link_say(
+                    link, WEIR_LOG_WARN,
+                    ": maxmemory-policy is %.*s: Redis may drop the limits of many keys at once; use noeviction",
+                    value_len < 32 ? value_len : 32, value);
+            }
+            link->warned_eviction = (uint8_t)evicts;
+            return;
+        }
+    }
+}
+
+static int is_sha(const char *text, size_t len)
+{
+    size_t n = 0;
+    while (n < len && isxdigit((unsigned char)text[n])) {
+        n++;
+    }
+    return n == WEIR__LINK_SHA_LENGTH && len == WEIR__LINK_SHA_LENGTH;
+}
+
+/* The link's own command failed. A server may quote the words it did not like: a login's must not reach the log. */
+static void own_failed(struct weir__link *link, const struct weir__command *command, const char *error, size_t len)
+{
+    enum weir__link_kind kind = weir__link_classify(error, len);
+    char text[160];
+    switch (command->purpose) {
+    case WEIR__LOGIN: snprintf(text, sizeof text, "the server refused the login"); break;
+    case WEIR__LOAD:
+        snprintf(text, sizeof text, "loading script %s: %.*s", link->scripts[command->script].name,
+                 len < 100 ? (int)len : 100, error);
+        break;
+    default: snprintf(text, sizeof text, "%.*s", len < 100 ? (int)len : 100, error); break;
+    }
+    if (command->purpose == WEIR__INSPECT) { /* not everybody may ask; nothing depends on it */
+        weir__link_say(link, WEIR_LOG_DEBUG, ": can't read its settings: %s", text);
+        return;
+    }
+    weir__link_count(link, kind);
+    if (link->state == WEIR__LINK_GREETING || weir__link_effect_of(kind) == WEIR__LINK_DROP) {
+        weir__link_leave(link, kind, text);
+    } else {
+        weir__link_say(link, WEIR_LOG_WARN, ": %s: %s", weir__link_kind_label(kind), text);
+    }
+}
+
+static void answer_own(struct weir__link *link, const struct weir__command *command, const struct redisReply *reply)
+{
+    size_t len = 0;
+    const char *text = weir__adapter_error(reply, &len);
+    if (text) {
+        own_failed(link, command, text, len);
+    } else {
+        text = weir__adapter_string(reply, &len);
+        if (command->purpose == WEIR__INSPECT) {
+            inspect(link, text ? text : "", len);
+        } else if (command->purpose == WEIR__LOAD && text && is_sha(text, len)) {
+            memcpy(link->sha[command->script], text, WEIR__LINK_SHA_LENGTH);
+        } else if (command->purpose == WEIR__LOAD || !text || len != 2 || memcmp(text, "OK", 2) != 0) {
+            weir__link_leave(link, WEIR__LINK_PROTOCOL, "not an answer to the greeting");
+        }
+    }
+    if (link->state == WEIR__LINK_GREETING && link->line.own == 0) {
+        become_up(link);
+    }
+}
+
+/* The scripts are gone (a restart, a flush): once more, behind one reload for all who were in line. Nothing was
+ * executed, so this breaks no promise of "at most once". */
+static int resend(struct weir__link *link, struct weir__command *command)
+{
+    if (link->line.loads == 0) {
+        send_loads(link);
+    }
+    if (!weir__adapter_is_alive(&link->adapter) ||
+        weir__adapter_send(&link->adapter, command->bytes, command->len) != 0) {
+        return 0;
+    }
+    command->resent = 1;
+    command->answers = link->answers;
+    weir__line_append(&link->line, command);
+    return 1;
+}
+
+static void answer_user(struct weir__link *link, struct weir__command *command, const struct redisReply *reply)
+{
+    size_t len = 0;
+    const char *error = weir__adapter_error(reply, &len);
+    enum weir__link_kind kind = error ? weir__link_classify(error, len) : WEIR__LINK_OK;
+    weir__link_cb cb = command->cb;
+    void *arg = command->arg;
+    if (kind == WEIR__LINK_OK) {
+        weir__backoff_reset(&link->backoff);
+    } else {
+        weir__link_count(link, kind);
+        if (kind == WEIR__LINK_NOSCRIPT && cb && !command->resent && resend(link, command)) {
+            return;
+        }
+        if (weir__link_effect_of(kind) == WEIR__LINK_DROP) {
+            weir__link_leave(link, kind, error);
+        }
+    }
+    weir__line_spare(&link->line, command);
+    if (cb) {
+        cb(arg, kind, reply);
+    } else {
+        atomic_fetch_add_explicit(&link->late, 1, memory_order_relaxed);
+    }
+}
+
+void weir__link_on_reply(void *arg, const struct redisReply *reply)
+{
+    struct weir__link *link = arg;
+    link->answers++;
+    if (link->state == WEIR__LINK_STALLED) {
+        link->state = WEIR__LINK_UP;
+        weir__link_tell(link, 1, WEIR__LINK_OK);
+        if (!weir__adapter_is_alive(&link->adapter)) {
+            return; /* closed from inside: whoever waits is called back for that */
+        }
+    }
+    struct weir__command *command = weir__line_next(&link->line);
+    if (!command) {
+        size_t len = 0;
+        const char *error = weir__adapter_error(reply, &len);
+        enum weir__link_kind kind = error ? weir__link_classify(error, len) : WEIR__LINK_PROTOCOL;
+        if (error) {
+            weir__link_count(link, kind);
+        }
+        weir__link_leave(link, kind, error ? error : "an answer that nobody asked for");
+    } else if (command->purpose == WEIR__USER) {
+        answer_user(link, command, reply);
+    } else {
+        answer_own(link, command, reply);
+        weir__line_spare(&link->line, command);
+    }
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * rediss://. Owns the TLS settings of a link and turns a connected context into an encrypted one. tls.c is the only
+ * file that knows OpenSSL; a build without it has the same functions, and weir__tls_open says WEIR_E_NOSUP.
+ *
+ * A peer is always verified: its chain against `ca` (or the system's), its name against the host.
+ */
+#ifndef WEIR_SYNC_TLS_H
+#define WEIR_SYNC_TLS_H
+
+#include <stddef.h>
+
+struct redisContext;
+struct weir__tls;
+
+struct weir__tls_options {
+    const char *ca;   /* PEM file; NULL: the system's */
+    const char *cert; /* PEM files of this side; both or neither */
+    const char *key;
+    const char *host; /* the name (or address) that the certificate must bear; names also go into SNI */
+};
+
+/* WEIR_E_NOSUP: not built in; WEIR_E_SYS: a file that can't be used; WEIR_E_INVAL: a certificate without its key or the
+ * other way round; WEIR_E_NOMEM. */
+int weir__tls_open(struct weir__tls **out, const struct weir__tls_options *options);
+void weir__tls_close(struct weir__tls *tls); /* NULL is allowed */
+
+/* Begins the handshake on a connected, non-blocking context: it goes on inside the context's reads and writes. Returns
+ * the session, which the context owns, or NULL with the reason in the context's errstr. */
+void *weir__tls_attach(const struct weir__tls *tls, struct redisContext *context);
+
+/* Is the session waiting until the socket can be written? If not, it waits for the peer. */
+int weir__tls_wants_write(const void *session);
+
+#endif
