@@ -36,8 +36,8 @@ struct liar_rule {
     unsigned skip;       /* the first matches that are left alone */
     unsigned times;      /* then applies that many times; 0: for ever */
     enum liar_act act;
-    const char *text;    /* LIAR_REPLY; copied */
-    unsigned ms;         /* LIAR_LATE */
+    const char *text; /* LIAR_REPLY; copied */
+    unsigned ms;      /* LIAR_LATE */
 };
 
 struct liar *liar_open(const struct liar_options *options); /* NULL: a unix socket, no upstream */
@@ -55,9 +55,9 @@ void liar_refuse(struct liar *liar, int on); /* on: stops listening, so that a c
 void liar_deaf(struct liar *liar, int on);   /* on: new connections are accepted and never read */
 void liar_cut(struct liar *liar);            /* closes every connection now */
 
-unsigned liar_accepted(struct liar *liar);                     /* connections so far */
-unsigned liar_connected(struct liar *liar);                    /* connections now */
-unsigned liar_count(struct liar *liar, const char *command);   /* commands of that name read so far; NULL: all */
+unsigned liar_accepted(struct liar *liar);                   /* connections so far */
+unsigned liar_connected(struct liar *liar);                  /* connections now */
+unsigned liar_count(struct liar *liar, const char *command); /* commands of that name read so far; NULL: all */
 /* The words of the last command of that name, joined by spaces, into buf: its whole length, or 0 for none. */
 size_t liar_last(struct liar *liar, const char *command, char *buf, size_t len);
 

@@ -25,8 +25,8 @@ const char *redis_server_socket(const struct redis_server *server);  /* path of 
 const char *redis_server_uri(const struct redis_server *server);     /* unix:///... */
 const char *redis_server_tcp_uri(const struct redis_server *server); /* redis://127.0.0.1:port; NULL without tcp */
 const char *redis_server_folder(const struct redis_server *server);
-int redis_server_port(const struct redis_server *server);            /* 0 without tcp */
-int redis_server_pid(const struct redis_server *server);             /* 0 while it is not running */
+int redis_server_port(const struct redis_server *server); /* 0 without tcp */
+int redis_server_pid(const struct redis_server *server);  /* 0 while it is not running */
 
 void redis_server_stop(struct redis_server *server);    /* SIGTERM, waits for its end */
 void redis_server_kill(struct redis_server *server);    /* SIGKILL, waits for its end */
