@@ -29,6 +29,15 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+/* The first c in [from, to), or NULL. */
+static const char *find(const char *from, const char *to, char c)
+{
+    while (from < to && *from != c) {
+        from++;
+    }
+    return from < to ? from : NULL;
+}
+
 /* Decodes [from, to) into out, terminated. A NUL or another control character can't be meant in any part. */
 static int decode(const char *from, const char *to, char *out, size_t size)
 {
@@ -74,7 +83,7 @@ static int parse_number(const char *from, const char *to, uint32_t max, uint32_t
 /* user[:password], of which either may be empty. */
 static int parse_login(const char *from, const char *to, struct weir__uri *out)
 {
-    const char *colon = memchr(from, ':', (size_t)(to - from));
+    const char *colon = find(from, to, ':');
     const char *user_end = colon ? colon : to;
     out->has_user = user_end > from;
     out->has_password = colon != NULL;
@@ -92,12 +101,12 @@ static int parse_host(const char *from, const char *to, struct weir__uri *out)
     out->port = DEFAULT_PORT;
     if (from < to && *from == '[') {
         from++;
-        end = memchr(from, ']', (size_t)(to - from));
-        if (!end || end == from || !memchr(from, ':', (size_t)(end - from))) {
+        end = find(from, to, ']');
+        if (!end || end == from || !find(from, end, ':')) {
             return WEIR_E_URI;
         }
     } else {
-        end = memchr(from, ':', (size_t)(to - from));
+        end = find(from, to, ':');
         end = end ? end : to;
     }
     int status = from == end ? decode("localhost", "localhost" + 9, out->host, sizeof out->host)
@@ -135,7 +144,7 @@ static int parse_unix(const char *from, const char *to, struct weir__uri *out)
 
 static int parse_tcp(const char *from, const char *to, struct weir__uri *out)
 {
-    const char *slash = memchr(from, '/', (size_t)(to - from));
+    const char *slash = find(from, to, '/');
     int status = parse_host(from, slash ? slash : to, out);
     if (status == 0 && slash && slash + 1 < to) {
         status = parse_number(slash + 1, to, DB_MAX, &out->db);
@@ -161,11 +170,11 @@ static int parse(const char *text, struct weir__uri *out)
     }
     int status = *to == '?' ? parse_query(to + 1, to + strlen(to), out) : 0;
     /* A slash ends the login: an '@' further on belongs to a path. */
-    const char *authority_end = memchr(from, '/', (size_t)(to - from));
+    const char *authority_end = find(from, to, '/');
     authority_end = authority_end ? authority_end : to;
-    const char *at = memchr(from, '@', (size_t)(authority_end - from));
+    const char *at = find(from, authority_end, '@');
     if (status == 0 && at) {
-        if (memchr(at + 1, '@', (size_t)(authority_end - at - 1))) {
+        if (find(at + 1, authority_end, '@')) {
             return WEIR_E_URI; /* an '@' in a password must be encoded: which one ends it would be a guess */
         }
         status = parse_login(from, at, out);
