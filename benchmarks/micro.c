@@ -10,7 +10,7 @@
 #include "rows.h"
 
 #define KEYS 1000u
-#define TAKES_A_CLOCK 64u /* an event loop reads the clock once for many decisions */
+#define TAKES_A_CLOCK 256u /* an event loop reads the clock once for many decisions */
 
 static struct {
     _Alignas(128) _Atomic uint64_t word;
@@ -58,6 +58,21 @@ static uint64_t floor_cas_loop(void *arg, unsigned thread, size_t ops)
                                                       memory_order_relaxed)) {
         }
     }
+    return ops;
+}
+
+/* Additions that don't wait for each other or for memory: what a second thread gains here is what the two CPUs give; 1
+ * where they are one core's two threads. */
+static uint64_t floor_arithmetic(void *arg, unsigned thread, size_t ops)
+{
+    uint64_t a = 1, b = 2, c = 3, d = 4, e = 5, f = 6;
+    (void)arg;
+    (void)thread;
+    for (size_t i = 0; i < ops; i++) {
+        a += i, b += i, c += i, d += i, e += i, f += i;
+        __asm__ volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d), "+r"(e), "+r"(f));
+    }
+    bench_keep(a + b + c + d + e + f);
     return ops;
 }
 
@@ -222,8 +237,10 @@ static void one_thread(const struct bench_options *options, struct subject *s, s
 
 static void two_threads(const struct bench_options *options, struct subject *s, struct bench_row *rows)
 {
-    enum { DENIED_1, DENIED_2, CAS_LOOP, SHARED, SIDES };
+    enum { ADD_1, ADD_2, DENIED_1, DENIED_2, CAS_LOOP, SHARED, SIDES };
     struct bench_side sides[SIDES] = {
+        [ADD_1] = {.name = "arithmetic, 1 thread", .work = floor_arithmetic},
+        [ADD_2] = {.name = "arithmetic, 2 threads", .work = floor_arithmetic, .threads = 2},
         [DENIED_1] = {.name = "denied, 1 thread", .work = handle_denied_at, .arg = s, .expect = BENCH_ALL_DENIED},
         [DENIED_2] =
             {.name = "denied, 2 threads", .work = handle_denied_at, .arg = s, .threads = 2, .expect = BENCH_ALL_DENIED},
@@ -236,6 +253,7 @@ static void two_threads(const struct bench_options *options, struct subject *s, 
     }
     bench_run(sides, SIDES, options->quick ? 101 : 1001, 200);
     rows[L3B].value = bench_speedup(&sides[DENIED_2], &sides[DENIED_1]);
+    bench_detail(&rows[L3B], "machine", bench_speedup(&sides[ADD_2], &sides[ADD_1]));
     bench_detail(&rows[L3B], "mops_1", bench_mops(&sides[DENIED_1]));
     bench_detail(&rows[L3B], "mops_2", bench_mops(&sides[DENIED_2]));
     rows[L4].value = bench_speedup(&sides[SHARED], &sides[CAS_LOOP]);
