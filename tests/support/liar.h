@@ -52,7 +52,7 @@ void liar_rule(struct liar *liar, const struct liar_rule *rule);
 void liar_clear(struct liar *liar); /* forgets every rule; what hangs goes on hanging */
 
 void liar_refuse(struct liar *liar, int on); /* on: stops listening, so that a connect is refused */
-void liar_deaf(struct liar *liar, int on);   /* on: new connections are accepted and never read */
+void liar_deaf(struct liar *liar, int on);   /* on: new connections are accepted, nothing is read any more */
 void liar_cut(struct liar *liar);            /* closes every connection now */
 
 unsigned liar_accepted(struct liar *liar);                   /* connections so far */

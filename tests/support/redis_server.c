@@ -37,7 +37,7 @@ static void sleep_ms(long ms)
     nanosleep(&ts, NULL);
 }
 
-/* ---- speaking to it ----------------------------------------------------------------------------------------------- */
+/* ---- speaking to it ---------------------------------------------------------------------------------------------- */
 
 static FILE *connect_to(const char *path)
 {
@@ -152,7 +152,7 @@ const char *redis_server_do(const struct redis_server *server, const char *word,
     return out.bytes;
 }
 
-/* ---- its life ----------------------------------------------------------------------------------------------------- */
+/* ---- its life ---------------------------------------------------------------------------------------------------- */
 
 static int answers(const struct redis_server *server)
 {
