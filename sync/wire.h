@@ -21,6 +21,7 @@
 #define WEIR__WIRE_ID 16         /* bytes of a node id */
 #define WEIR__WIRE_RECORDS 512u  /* records a batch may hold */
 #define WEIR__WIRE_WAITS 2048u   /* waiting or strict entries a batch may hold */
+#define WEIR__WIRE_MEMBERS 64u   /* members of an all-or-none take */
 #define WEIR__WIRE_NAME 640u     /* room for a key's name in Redis, with its ending NUL; longer prefixes are refused */
 #define WEIR__WIRE_SHA 40        /* hex digits */
 #define WEIR__WIRE_LIVE 60.0     /* s: a node that says nothing for so long is no longer counted; its q0 is void before */
@@ -141,6 +142,9 @@ struct weir__wire_batch {
     double test_now;             /* tests only: Redis TIME is taken to be this, s; 0 in production */
 };
 
+/* Does this record travel in long form? (Then `slice` fields of its grant count.) */
+int weir__wire_is_long(const struct weir__wire_record *record);
+
 /* Appends one EVALSHA command. 0, WEIR_E_NOMEM, WEIR_E_SPACE (name), WEIR_E_RANGE (too many records or waits). */
 int weir__wire_sync_encode(struct weir__wire_buf *out, const struct weir__wire_batch *batch, const char *sha);
 
@@ -173,6 +177,7 @@ struct weir__wire_head {
 struct weir__wire_grant {
     double total;    /* T, the fleet's level, after this record: may be negative */
     double free;     /* of it, what is not reserved: the most that a waiting cost can have */
+    int64_t carried; /* of `spent`: not applied, for the debt is as deep as it may be. Report it again */
     /* for records with `slice`; 0 otherwise: */
     double level;    /* the reservation as of the request: in hand then + granted */
     double rate;     /* tokens a second */
@@ -213,6 +218,7 @@ struct weir__wire_strict {
     struct weir__wire_target target;
     struct weir__wire_numbers numbers;
     uint64_t nonce;
+    uint32_t flags;              /* WEIR__WIRE_OUTAGE_LOCAL or 0 */
     struct weir__wire_key *keys; /* distinct */
     uint32_t n_keys;
     struct weir__wire_strict_entry *entries;
@@ -230,6 +236,7 @@ struct weir__wire_member {
     struct weir__wire_numbers numbers;
     const void *key;
     uint32_t key_len;
+    uint32_t flags;                  /* WEIR__WIRE_OUTAGE_LOCAL or 0 */
     int64_t cost;
     double total, free;              /* out: after the decision */
     int denied;                      /* out: it had too little, or would have after the members before it */
@@ -271,7 +278,7 @@ struct weir__wire_seen {
 };
 
 int weir__wire_peek_encode(struct weir__wire_buf *out, const struct weir__wire_target *target, const void *key,
-                           size_t key_len, const char *sha);
+                           size_t key_len, double test_now, const char *sha);
 /* Fills at most `room` slices; seen->n_slices says how many there are. */
 int weir__wire_peek_decode(const void *reply, size_t len, struct weir__wire_head *head, struct weir__wire_seen *seen,
                            struct weir__wire_seen_slice *slices, uint32_t room);

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The node's arithmetic of slices. Owns no state and no clock; it must not know the wire, sockets or the table.
+ */
+#include "sync/slice.h"
+
+#include <math.h>
+#include <string.h>
+
+#define DEMAND_EWMA 0.5    /* s */
+#define SHORTEST 0.020     /* s: no key is reported more often by its timer */
+#define MARGIN 50          /* 1 / MARGIN of a lifetime: clocks differ, and a decision takes a moment */
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double smaller(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- terms ------------------------------------------------------------------------------------------------------- */
+
+void weir__slice_terms_set(struct weir__slice_terms *terms, uint64_t limit, uint64_t per_ns, uint64_t burst,
+                           uint64_t overshoot, double interval, double timeout)
+{
+    terms->rate = (double)limit * 1e9 / (double)per_ns;
+    terms->burst = (double)burst;
+    terms->overshoot = (double)overshoot;
+    terms->interval = smaller(interval, larger(SHORTEST, terms->burst / (2 * terms->rate)));
+    terms->timeout = timeout;
+    terms->lifetime = 1.5 * terms->interval + 2 * timeout;
+    terms->margin = terms->lifetime / MARGIN;
+}
+
+double weir__slice_q0(const struct weir__slice_terms *terms, double nodes)
+{
+    return nodes >= 1 ? floor(0.75 * terms->overshoot / nodes + 1e-9) : 0;
+}
+
+void weir__slice_share(const struct weir__slice_terms *terms, double nodes, double *rate, double *burst)
+{
+    nodes = larger(1, nodes);
+    *rate = terms->rate / nodes;
+    *burst = terms->burst / nodes;
+}
+
+uint64_t weir__slice_until(const struct weir__slice_terms *terms, uint64_t sent_ns)
+{
+    return sent_ns + (uint64_t)((terms->lifetime - terms->margin) * 1e9);
+}
+
+/* ---- demand ------------------------------------------------------------------------------------------------------ */
+
+/* Ends the open window where it is long enough to say something. */
+static void close_window(struct weir__demand *demand, double now, double interval)
+{
+    double width = now - demand->opened;
+    if (width < interval / 2)
+        return;
+    double seen = demand->attempts, rate = seen / width, expected = demand->rate * width;
+    double spread = 3 * sqrt(expected) + 1;
+    if (demand->rate <= 0 || seen > expected + spread + 1 || seen < expected - spread)
+        demand->rate = rate;
+    else
+        demand->rate += (1 - exp(-width / DEMAND_EWMA)) * (rate - demand->rate);
+    demand->attempts = 0;
+    demand->opened = now;
+}
+
+void weir__demand_add(struct weir__demand *demand, double now, uint64_t attempts, double interval)
+{
+    if (demand->opened == 0 && demand->last == 0) {
+        /* The first report of a key says what happened in about a report's time. */
+        demand->opened = now - interval / 4;
+        demand->last = now;
+    }
+    demand->attempts += (double)attempts;
+    if (attempts > 0)
+        demand->last = now;
+    close_window(demand, now, interval);
+    if (weir__demand_idle(demand, now, interval)) {
+        demand->rate = demand->attempts = 0;
+        demand->opened = now;
+    }
+}
+
+double weir__demand_rate(const struct weir__demand *demand, double now, double interval)
+{
+    double width = now - demand->opened, seen = demand->attempts;
+    double rate = seen / larger(width, seen < 4 ? interval : interval / 4);
+    if (width >= interval / 2)
+        return larger(demand->rate, rate);
+    double expected = demand->rate * larger(0, width);
+    if (seen > expected + 3 * sqrt(expected) + 2)
+        return larger(demand->rate, rate);
+    return demand->rate > 0 ? demand->rate : rate;
+}
+
+int weir__demand_idle(const struct weir__demand *demand, double now, double interval)
+{
+    double quiet = now - demand->last;
+    if (quiet <= interval / 4)
+        return 0;
+    return demand->rate <= 0 ? demand->attempts <= 0 : quiet * demand->rate > 5;
+}
+
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
+
+double weir__slice_rtt(double old, double measured)
+{
+    if (!(measured > 0))
+        return old;
+    return old <= 0 ? measured : larger(measured, old + 0.1 * (measured - old));
+}
+
+double weir__slice_want(const struct weir__slice_terms *terms, double demand, double rtt, double max_cost)
+{
+    double use = demand * terms->interval;
+    if (use < 1)
+        return 0;
+    double want = use / 2 + 2 * sqrt(use) + 2 * demand * rtt;
+    want = larger(1, smaller(want, terms->burst / 2));
+    return larger(want, smaller(max_cost, terms->burst));
+}
+
+void weir__slice_grant(const struct weir__slice_terms *terms, const struct weir__slice_ask *ask,
+                       const struct weir__slice_answer *answer, uint64_t now_ns, double rtt, struct weir__grant *out)
+{
+    double flight = now_ns > ask->sent_ns ? (double)(now_ns - ask->sent_ns) / 1e9 : 0;
+    double slower = larger(0, ask->rate - answer->rate);
+    memset(out, 0, sizeof *out);
+    out->level_delta = answer->level - ask->level - slower * smaller(flight, terms->timeout);
+    out->rate = answer->rate;
+    out->cap = answer->cap;
+    /* What is not wanted goes now, while Redis still holds it reserved; the next report tells. A fraction that will never
+     * be a whole token is of no use either. */
+    double keep = larger(ask->want, 0);
+    if (answer->level > keep) {
+        out->level_delta -= answer->level - keep;
+        out->cap = smaller(out->cap, larger(keep, answer->rate > 0 ? out->cap : 0));
+    }
+    double level = smaller(answer->level, keep);
+    if (answer->rate <= 0 && level > 0 && level < 1) {
+        out->level_delta -= level;
+        level = 0;
+        out->cap = 0;
+    }
+    out->low = -1;
+    if (answer->rich && level > 0)
+        out->low = smaller(0.6 * level, larger(level / 4, 1.5 * ask->demand * rtt));
+    out->until = weir__slice_until(terms, ask->sent_ns);
+    out->hold = answer->hold > 0 ? now_ns + (uint64_t)ceil(smaller(answer->hold, 1e9) * 1e9) : 0;
+    out->fallback_rate = answer->fallback;
+    out->fallback_cap = terms->rate > 0 ? terms->burst * answer->fallback / terms->rate : 0;
+    out->global = answer->total;
+}
+
+int weir__slice_nothing(const struct weir__slice_ask *ask, const struct weir__slice_answer *answer)
+{
+    return answer->rate <= 0 && answer->level < 1e-9 && answer->level > -1e-9 && ask->demand <= 0;
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What comes back: one bulk string of packed doubles a reply. Owns the reply's layout; takes nothing on trust, for a
+ * server may lie. It must not know sockets, loops or the table.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "sync/wire.h"
+
+#define HEAD 16u       /* doubles of a head */
+#define SHORT_GRANT 2u /* ... of a short record's answer */
+#define LONG_GRANT 8u
+#define SEEN 10u       /* of a peek, after the head */
+#define SEEN_SLICE 8u
+
+/* Doubles still to be read. Reading past the end or a number that is none marks it broken. */
+struct reader {
+    const uint8_t *at;
+    size_t left;
+    int broken;
+};
+
+/* A reply that is at least so many doubles long. */
+static int reader_init(struct reader *in, const void *reply, size_t len, size_t doubles)
+{
+    *in = (struct reader){.at = reply, .left = len / 8};
+    return reply != NULL && len % 8 == 0 && in->left >= doubles;
+}
+
+static double next(struct reader *in)
+{
+    uint64_t bits = 0;
+    double value;
+    if (in->left == 0) {
+        in->broken = 1;
+        return 0;
+    }
+    for (int i = 0; i < 8; i++)
+        bits |= (uint64_t)in->at[i] << (8 * i);
+    memcpy(&value, &bits, sizeof value);
+    in->at += 8;
+    in->left--;
+    if (!isfinite(value)) {
+        in->broken = 1;
+        return 0;
+    }
+    return value;
+}
+
+/* A double that must be a whole number from 0 to most. */
+static double next_whole(struct reader *in, double most)
+{
+    double value = next(in);
+    if (!(value >= 0 && value <= most) || value != floor(value)) {
+        in->broken = 1;
+        return 0;
+    }
+    return value;
+}
+
+static uint64_t next_u64(struct reader *in)
+{
+    /* The largest double below 2^64; a version of all ones rounds up to 2^64 itself. */
+    double value = next_whole(in, 18446744073709551616.0);
+    return value >= 18446744073709551616.0 ? UINT64_MAX : (uint64_t)value;
+}
+
+static void read_head(struct reader *in, struct weir__wire_head *head)
+{
+    memset(head, 0, sizeof *head);
+    head->format = (uint32_t)next_whole(in, UINT32_MAX);
+    head->status = (enum weir__wire_status)next_whole(in, WEIR__WIRE_OLD);
+    head->now = next(in);
+    head->epoch = next(in);
+    head->last = next(in);
+    head->numbers.version = next_u64(in);
+    head->numbers.limit = next_u64(in);
+    head->numbers.per_ns = next_u64(in);
+    head->numbers.burst = next_u64(in);
+    head->numbers.overshoot = next_u64(in);
+    head->nodes = next(in);
+    head->q0 = next(in);
+    head->pool = next(in);
+    head->recovering = next(in);
+    head->shards = (uint32_t)next_whole(in, UINT32_MAX);
+    head->healed = next(in);
+}
+
+/* Only a head: the script ended early. */
+static int is_refusal(const struct weir__wire_head *head)
+{
+    return head->status != WEIR__WIRE_APPLIED && head->status != WEIR__WIRE_REPEAT;
+}
+
+static void read_grant(struct reader *in, const struct weir__wire_head *head, int is_long,
+                       struct weir__wire_grant *grant)
+{
+    double bottom = -((double)head->numbers.burst + (double)head->numbers.overshoot);
+    memset(grant, 0, sizeof *grant);
+    grant->total = next(in);
+    grant->free = next(in);
+    if (grant->total < bottom && bottom - grant->total < 9e18)
+        grant->carried = (int64_t)floor(bottom - grant->total);
+    if (!is_long)
+        return;
+    grant->level = next(in);
+    grant->rate = next(in);
+    grant->cap = next(in);
+    grant->fallback = next(in);
+    grant->hold = next(in);
+    grant->rich = next(in) != 0;
+    if (grant->rate < 0 || grant->cap < 0 || grant->fallback < 0 || grant->hold < 0)
+        in->broken = 1;
+}
+
+int weir__wire_sync_decode(const struct weir__wire_batch *batch, const void *reply, size_t len,
+                           struct weir__wire_head *head, struct weir__wire_grant *grants)
+{
+    struct reader in;
+    size_t doubles = HEAD;
+    if (!reader_init(&in, reply, len, HEAD))
+        return WEIR_E_INVAL;
+    read_head(&in, head);
+    head->numbers.interval = batch->numbers.interval;
+    head->numbers.timeout = batch->numbers.timeout;
+    if (in.broken)
+        return WEIR_E_INVAL;
+    if (is_refusal(head))
+        return len == HEAD * 8 ? 0 : WEIR_E_INVAL;
+    for (uint32_t i = 0; i < batch->count; i++)
+        doubles += (weir__wire_is_long(&batch->records[i]) ? LONG_GRANT : SHORT_GRANT) + batch->records[i].n_waits;
+    if (len != doubles * 8)
+        return WEIR_E_INVAL;
+    for (int want_long = 0; want_long <= 1; want_long++)
+        for (uint32_t i = 0; i < batch->count; i++)
+            if (weir__wire_is_long(&batch->records[i]) == want_long)
+                read_grant(&in, head, want_long, &grants[i]);
+    for (int want_long = 0; want_long <= 1; want_long++)
+        for (uint32_t i = 0; i < batch->count; i++)
+            if (weir__wire_is_long(&batch->records[i]) == want_long)
+                for (uint32_t j = 0; j < batch->records[i].n_waits; j++)
+                    batch->records[i].waits[j].admitted = (uint32_t)next_whole(&in, batch->records[i].waits[j].count);
+    return in.broken ? WEIR_E_INVAL : 0;
+}
+
+int weir__wire_strict_decode(struct weir__wire_strict *batch, const void *reply, size_t len,
+                             struct weir__wire_head *head)
+{
+    struct reader in;
+    if (!reader_init(&in, reply, len, HEAD))
+        return WEIR_E_INVAL;
+    read_head(&in, head);
+    head->numbers.interval = batch->numbers.interval;
+    head->numbers.timeout = batch->numbers.timeout;
+    if (in.broken)
+        return WEIR_E_INVAL;
+    if (is_refusal(head))
+        return len == HEAD * 8 ? 0 : WEIR_E_INVAL;
+    if (len != (HEAD + 2 * (size_t)batch->n_keys + 2 * (size_t)batch->n_entries) * 8)
+        return WEIR_E_INVAL;
+    for (uint32_t i = 0; i < batch->n_keys; i++) {
+        batch->keys[i].total = next(&in);
+        batch->keys[i].free = next(&in);
+    }
+    for (uint32_t i = 0; i < batch->n_entries; i++) {
+        batch->entries[i].admitted = (uint32_t)next_whole(&in, batch->entries[i].count);
+        batch->entries[i].free = next(&in);
+    }
+    return in.broken ? WEIR_E_INVAL : 0;
+}
+
+int weir__wire_all_decode(struct weir__wire_all *all, const void *reply, size_t len, struct weir__wire_head *head)
+{
+    struct reader in;
+    if (!reader_init(&in, reply, len, HEAD))
+        return WEIR_E_INVAL;
+    read_head(&in, head);
+    if (in.broken)
+        return WEIR_E_INVAL;
+    if (is_refusal(head))
+        return len == HEAD * 8 ? 0 : WEIR_E_INVAL;
+    if (len != (HEAD + 1 + 3 * (size_t)all->n) * 8)
+        return WEIR_E_INVAL;
+    all->admitted = next_whole(&in, 1) != 0;
+    for (uint32_t i = 0; i < all->n; i++) {
+        all->members[i].total = next(&in);
+        all->members[i].free = next(&in);
+        all->members[i].denied = next_whole(&in, 1) != 0;
+    }
+    return in.broken ? WEIR_E_INVAL : 0;
+}
+
+static void read_seen_slice(struct reader *in, struct weir__wire_seen_slice *slice)
+{
+    memcpy(slice->node, in->at, sizeof slice->node);
+    in->at += 8;
+    in->left--;
+    slice->age = next(in);
+    slice->reserved = next(in);
+    slice->rate = next(in);
+    slice->cap = next(in);
+    slice->fallback = next(in);
+    slice->demand = next(in);
+    slice->expired = next(in) != 0;
+}
+
+int weir__wire_peek_decode(const void *reply, size_t len, struct weir__wire_head *head, struct weir__wire_seen *seen,
+                           struct weir__wire_seen_slice *slices, uint32_t room)
+{
+    struct reader in;
+    if (!reader_init(&in, reply, len, HEAD + SEEN))
+        return WEIR_E_INVAL;
+    read_head(&in, head);
+    seen->exists = next_whole(&in, 1) != 0;
+    seen->total = next(&in);
+    seen->free = next(&in);
+    seen->reserved = next(&in);
+    seen->rates = next(&in);
+    seen->fallbacks = next(&in);
+    seen->demands = next(&in);
+    seen->caps = next(&in);
+    seen->ttl = next(&in);
+    seen->n_slices = (uint32_t)next_whole(&in, 1e6);
+    if (in.broken || in.left != (size_t)seen->n_slices * SEEN_SLICE)
+        return WEIR_E_INVAL;
+    for (uint32_t i = 0; i < seen->n_slices && i < room; i++)
+        read_seen_slice(&in, &slices[i]);
+    return in.broken ? WEIR_E_INVAL : 0;
+}
