@@ -147,6 +147,9 @@ static int parse_tcp(const char *from, const char *to, struct weir__uri *out)
     const char *slash = find(from, to, '/');
     int status = parse_host(from, slash ? slash : to, out);
     if (status == 0 && slash && slash + 1 < to) {
+        if (*to == '?') {
+            return WEIR_E_URI; /* two places name a database */
+        }
         status = parse_number(slash + 1, to, DB_MAX, &out->db);
     }
     return status;

@@ -2,7 +2,7 @@
 /*
  * Where Redis is and who we are there: a URI taken apart. Owns the grammar; knows nothing of sockets.
  *
- *   redis://[user[:password]@]host[:port][/db]     also valkey://
+ *   redis://[user[:password]@]host[:port][/db]     also valkey://; ?db=N instead of /db
  *   rediss://...                                   the same over TLS; also valkeys://
  *   unix://[user[:password]@]/path[?db=N]
  *

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * sync/backoff.h: bounds, growth, spread, and how many tries a fleet makes in an outage.
+ */
+#include <check.h>
+#include <stdlib.h>
+
+#include "sync/backoff.h"
+
+#define MS UINT64_C(1000000)
+
+enum { MIN = 100, MAX = 5000, NODES = 50, OUTAGE = 10000 };
+
+START_TEST(stays_within_its_bounds)
+{
+    struct weir__backoff backoff;
+    uint64_t ceiling = 2 * MIN * MS;
+    weir__backoff_init(&backoff, MIN * MS, MAX * MS, (uint64_t)_i);
+    for (int i = 0; i < 200; i++) {
+        uint64_t delay = weir__backoff_next(&backoff);
+        ck_assert_uint_ge(delay, MIN * MS);
+        ck_assert_uint_le(delay, ceiling);
+        ceiling = ceiling * 2 > MAX * MS ? MAX * MS : ceiling * 2;
+    }
+}
+END_TEST
+
+START_TEST(a_success_starts_over)
+{
+    struct weir__backoff backoff;
+    weir__backoff_init(&backoff, MIN * MS, MAX * MS, 7);
+    for (int i = 0; i < 20; i++) {
+        weir__backoff_next(&backoff);
+    }
+    weir__backoff_reset(&backoff);
+    ck_assert_uint_le(weir__backoff_next(&backoff), 2 * MIN * MS);
+}
+END_TEST
+
+/* The delays under one ceiling use all of its range: every tenth of it is hit by a tenth of the draws, within 4 sigma. */
+START_TEST(uses_the_whole_range)
+{
+    struct weir__backoff backoff;
+    unsigned hits[10] = {0};
+    const unsigned draws = 10000;
+    weir__backoff_init(&backoff, MIN * MS, MAX * MS, 1);
+    for (int i = 0; i < 10; i++) {
+        weir__backoff_next(&backoff);
+    }
+    for (unsigned i = 0; i < draws; i++) {
+        uint64_t tenth = (weir__backoff_next(&backoff) - MIN * MS) * 10 / ((MAX - MIN) * MS);
+        hits[tenth < 10 ? tenth : 9]++;
+    }
+    for (int i = 0; i < 10; i++) {
+        ck_assert_uint_gt(hits[i], 1000 - 120);
+        ck_assert_uint_lt(hits[i], 1000 + 120);
+    }
+}
+END_TEST
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* A fleet loses its server for 10 s: 6 or 7 tries each, and no wave in one instant. The first wave is the worst, 50 in
+ * 100 ms: an even spread puts one into every 2 ms. */
+START_TEST(a_fleet_comes_back_one_by_one)
+{
+    uint64_t first[NODES];
+    unsigned tries = 0;
+    for (int node = 0; node < NODES; node++) {
+        struct weir__backoff backoff;
+        weir__backoff_init(&backoff, MIN * MS, MAX * MS, (uint64_t)node);
+        uint64_t at = weir__backoff_next(&backoff);
+        first[node] = at;
+        for (; at < OUTAGE * MS; at += weir__backoff_next(&backoff)) {
+            tries++;
+        }
+    }
+    ck_assert_uint_ge(tries, 6 * NODES);
+    ck_assert_uint_le(tries, 8 * NODES);
+    qsort(first, NODES, sizeof first[0], by_value);
+    for (int i = 0; i + 10 < NODES; i++) {
+        ck_assert_msg(first[i + 10] - first[i] > 5 * MS, "11 of 50 tries within 5 ms");
+    }
+}
+END_TEST
+
+START_TEST(odd_bounds)
+{
+    struct weir__backoff backoff;
+    weir__backoff_init(&backoff, MS, MS, 3); /* one fixed delay */
+    ck_assert_uint_eq(weir__backoff_next(&backoff), MS);
+    ck_assert_uint_eq(weir__backoff_next(&backoff), MS);
+    weir__backoff_init(&backoff, UINT64_MAX / 2, UINT64_MAX, 3); /* doubling must not wrap */
+    for (int i = 0; i < 100; i++) {
+        ck_assert_uint_ge(weir__backoff_next(&backoff), UINT64_MAX / 2);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("backoff");
+    TCase *tcase = tcase_create("backoff");
+    tcase_add_loop_test(tcase, stays_within_its_bounds, 0, 20);
+    tcase_add_test(tcase, a_success_starts_over);
+    tcase_add_test(tcase, uses_the_whole_range);
+    tcase_add_test(tcase, a_fleet_comes_back_one_by_one);
+    tcase_add_test(tcase, odd_bounds);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
