@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which entries have news for the collector: a bit an entry (every spend after the last report), and a list of those that
- * can't wait for the timer (urgent). Owns weir->dirty, state->urgent, the members dirty, urgent and urgent_next of the
- * entries; knows nothing of buckets, policies or Redis.
+ * Which entries have news for the collector: a bit an entry (every spend after the last report), and a list of those
+ * that can't wait for the timer (urgent). Owns weir->dirty, state->urgent, the members dirty, urgent and urgent_next of
+ * the entries; knows nothing of buckets, policies or Redis.
  *
- * Both belong to the slot, not to the key in it: re-keying an entry never clears them. A mark that outlives its key costs
- * one needless look.
+ * Both belong to the slot, not to the key in it: re-keying an entry never clears them. A mark that outlives its key
+ * costs one needless look.
  */
 #ifndef WEIR_LIB_DIRTY_H
 #define WEIR_LIB_DIRTY_H
@@ -18,8 +18,8 @@
 /* Lists the entry as dirty. */
 void weir__dirty_list(struct weir *w, struct weir__hot *e);
 
-/* After a CAS of x (seq_cst), never before it: the collector will read this x or a later one. One load where the entry is
- * listed already. Threads: any. */
+/* After a CAS of x (seq_cst), never before it: the collector will read this x or a later one. One load where the entry
+ * is listed already. Threads: any. */
 WEIR__INLINE void weir__dirty_mark(struct weir *w, struct weir__hot *e)
 {
     /* seq_cst: ordered after the CAS of x and, through the single order of such operations, against the collector's
@@ -28,8 +28,9 @@ WEIR__INLINE void weir__dirty_mark(struct weir *w, struct weir__hot *e)
         weir__dirty_list(w, e);
 }
 
-/* The collector takes up to 64 entries, those of bitmap word `word`, off the bitmap: a mask, bit i is slot word * 64 + i.
- * Their flags are still set: weir__dirty_clear each one, pinned, before reading its x, or weir__dirty_put_back. */
+/* The collector takes up to 64 entries, those of bitmap word `word`, off the bitmap: a mask, bit i is slot
+ * word * 64 + i. Their flags are still set: weir__dirty_clear each one, pinned, before reading its x, or
+ * weir__dirty_put_back. */
 uint64_t weir__dirty_grab(struct weir *w, size_t word);
 void weir__dirty_put_back(struct weir *w, size_t word, uint64_t mask);
 void weir__dirty_clear(struct weir__hot *e);
@@ -39,8 +40,8 @@ size_t weir__dirty_words(const struct weir *w);
 /* Is any bit set? A hint while takers run. */
 int weir__dirty_any(struct weir *w);
 
-/* Puts the entry on the urgent list unless it is there. Returns 1 where the list was empty: then the sync must be woken,
- * and won't be again before weir__urgent_drain. Lock-free. Threads: any. */
+/* Puts the entry on the urgent list unless it is there. Returns 1 where the list was empty: then the sync must be
+ * woken, and won't be again before weir__urgent_drain. Lock-free. Threads: any. */
 int weir__urgent_push(struct weir *w, struct weir__hot *e);
 
 /* Takes the whole list: its first entry as index + 1, 0 for none. Threads: the collector. */

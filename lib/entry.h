@@ -56,7 +56,7 @@ struct weir__hot {
     _Atomic uint8_t noted;           /* slice[i] is not all zero */
     _Atomic uint8_t reported;
     _Atomic uint32_t urgent_next; /* link of the urgent list: index + 1, 0 ends it */
-    _Atomic uint64_t touched;     /* spare for the sweeper / owner of the lock */
+    _Atomic uint64_t touched;     /* ns: of the last charge; nobody decides by an earlier time */
 };
 _Static_assert(sizeof(struct weir__hot) == 64, "one line");
 
@@ -88,7 +88,7 @@ struct weir__slice {
     _Atomic int64_t fall_spent;             /* tokens admitted on the fallback share, not yet reported */
     _Atomic uint64_t asked;                 /* tokens of the largest cost denied since the last report */
     _Atomic int64_t global;                 /* units: the fleet's level less what this process reported since ... */
-    _Atomic uint64_t global_at;             /* ... as of then, ns; 0: never told */
+    _Atomic uint64_t global_at;             /* ... as of then, ns; 0: never told; odd: being told */
     /* third line: the collector alone */
     _Alignas(64) uint64_t denied_told;      /* denied, as of the last report */
     int64_t sent_level;                     /* units: the level that the report in flight told */
