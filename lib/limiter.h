@@ -22,6 +22,8 @@
 #include "lib/bucket.h"
 #include "lib/clock.h"
 #include "lib/entry.h"
+#include "lib/lock.h"
+#include "lib/memory.h"
 #include "lib/seam.h"
 
 #define WEIR__POLICY_MAX 1024u /* policies of one limiter */
@@ -97,7 +99,8 @@ struct weir__state {
 };
 
 struct weir__gate {
-    _Atomic uint32_t policies; /* ids below it are in use; 0 in a child after fork, where a sync had started */
+    _Atomic uint32_t policies; /* ids below it may be used; in a shared limiter, those that this process has met */
+    _Atomic uint32_t alive;    /* 1; 0 in a child after fork, where a sync had started, and with it all of this */
     struct weir__clock clock;
 };
 
@@ -133,24 +136,21 @@ struct weir {
     void (*log)(void *log_arg, enum weir_log_level level, const char *line);
     void *log_arg;
     struct weir_allocator allocator;
-    void *region; /* the mapping, as allocated */
-    size_t region_bytes;
-    void *gate_memory;
-    size_t gate_bytes;
-    size_t table_bytes; /* of region: what is pre-faulted */
+    struct weir__memory self, region, gate_page; /* what weir_close gives back */
+    size_t table_bytes;                          /* of region, without the slices: they are touched where needed */
 };
+
+WEIR__INLINE uint64_t weir__limiter_now(const struct weir *w)
+{
+    if (WEIR__UNLIKELY(w->now_ns != NULL))
+        return w->now_ns(w->now_arg);
+    return weir__clock_now(&w->gate->clock);
+}
 
 WEIR__INLINE uint32_t weir__slot_of(const struct weir *w, const struct weir__hot *e)
 {
     return (uint32_t)(e - w->hot);
 }
-
-/* A policy by its id, or NULL. */
-struct weir__policy_state *weir__policy_get(struct weir *w, weir_policy_id id);
-
-/* state->walk_lock and policy_lock; a robust lock whose owner died is taken over. */
-void weir__lock(pthread_mutex_t *mutex);
-void weir__unlock(pthread_mutex_t *mutex);
 
 /* The hooks while they may be called, or NULL. Not NULL: weir__hooks_leave must follow. The order: count first, then
  * read; weir__seam_detach clears first, then waits for the count to be 0 (both seq_cst). */

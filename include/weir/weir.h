@@ -186,7 +186,7 @@ struct weir_policy {
 WEIR_API int weir_policy_add(struct weir *w, const struct weir_policy *policy, weir_policy_id *out);
 
 /* New numbers or another mode, live, for every key of the policy. A smaller burst clips what is saved; a larger one
- * fills at the rate, not at once. The name can't change (WEIR_E_INVAL); NULL keeps it. */
+ * fills at the rate, not at once. The name and the group can't change (WEIR_E_INVAL); NULL keeps them. */
 WEIR_API int weir_policy_set(struct weir *w, weir_policy_id id, const struct weir_policy *policy);
 
 /* WEIR_E_NOENT where no policy has that name. */

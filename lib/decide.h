@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One decision on one local bucket, and what it reports. Owns the use of {x, f}; must not know how an entry was
+ * found, nor Redis.
+ *
+ *     level = min(cap, R(now) - x - f)
+ *
+ * Allowed below the cap: an 8-byte CAS of x. At the cap: a 16-byte CAS that also moves f up to what the cap cut off.
+ * Denied: loads alone, and x again to see that they belong together. Whatever was read is proved by x: k, regime,
+ * slot and id change under its lock bit, f together with it.
+ */
+#ifndef WEIR_LIB_DECIDE_H
+#define WEIR_LIB_DECIDE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/limiter.h"
+#include "lib/table.h"
+
+/* What a decision read and left. */
+struct weir__verdict {
+    uint64_t now; /* not before the last take of this bucket */
+    uint64_t mult, cap;
+    int64_t level;  /* units, after the decision */
+    uint64_t units; /* asked for */
+    uint8_t k;
+};
+
+/* Fills everything but `policy`. now: the caller's. */
+void weir__decide_report(const struct weir__verdict *verdict, int denied, uint64_t now, struct weir_result *result);
+
+/* level, with the numbers in force, as of x. */
+WEIR__INLINE void weir__decide_read(const struct weir__policy_state *p, struct weir__hot *e, uint64_t x, uint64_t f,
+                                    uint64_t now, int64_t cost, struct weir__verdict *v)
+{
+    const struct weir__params *params = &p->slot[f & WEIR__SLOT];
+    uint64_t touched = weir__load_acquire(&e->touched);
+
+    v->now = now > touched ? now : touched;
+    v->mult = weir__load_acquire(&params->mult);
+    v->cap = weir__load_acquire(&params->cap);
+    v->k = weir__load_acquire(&e->k);
+    v->units = (uint64_t)cost << v->k;
+    v->level = (int64_t)(weir__bucket_refill(v->now, v->mult) - x - (f & WEIR__UNITS));
+}
+
+/* Takes cost (1 to the burst) for an entry of a local policy. x was loaded with acquire before the id was compared;
+ * id NULL: the entry is pinned, so that it stays the key's. WEIR__REKEYED: another key's, locked, or not local:
+ * nothing done. */
+WEIR__INLINE int weir__decide_take(const struct weir__policy_state *p, struct weir__hot *e, uint64_t x,
+                                   const uint64_t *id, uint64_t now, int64_t cost, struct weir_result *result)
+{
+    for (;;) {
+        struct weir__verdict v;
+        uint64_t f, seen = x;
+
+        if (WEIR__UNLIKELY(x & WEIR__LOCK))
+            return WEIR__REKEYED;
+        f = weir__load_acquire(&e->f);
+        weir__decide_read(p, e, x, f, now, cost, &v);
+        if (WEIR__UNLIKELY(weir__load_acquire(&e->regime) != WEIR__LOCAL))
+            return WEIR__REKEYED;
+
+        if (WEIR__LIKELY(v.level <= (int64_t)v.cap)) {
+            if (WEIR__UNLIKELY(v.level < (int64_t)v.units)) {
+                seen = weir__load_acquire(&e->x);
+                if (WEIR__LIKELY(seen == x)) {
+                    if (result)
+                        weir__decide_report(&v, 1, now, result);
+                    return WEIR_DENY;
+                }
+            } else if (WEIR__LIKELY(atomic_compare_exchange_strong_explicit(
+                           &e->x, &seen, x + v.units, memory_order_acq_rel, memory_order_acquire))) {
+                goto allowed;
+            }
+        } else {
+            v.level = (int64_t)v.cap;
+            if (WEIR__UNLIKELY(v.cap < v.units)) {
+                seen = weir__load_acquire(&e->x);
+                if (seen == x) {
+                    if (result)
+                        weir__decide_report(&v, 1, now, result);
+                    return WEIR_DENY;
+                }
+            } else {
+                uint64_t full = weir__bucket_refill(v.now, v.mult) - v.cap - x;
+
+                if (WEIR__LIKELY(
+                        weir__cas16_state(&e->x, &seen, &f, x + v.units, (full & WEIR__UNITS) | (f & ~WEIR__UNITS))))
+                    goto allowed;
+            }
+        }
+        x = seen;
+        if (id && WEIR__UNLIKELY(!weir__table_is(e, id)))
+            return WEIR__REKEYED;
+        continue;
+    allowed:
+        /* Late or overtaken by another thread's it is only too early, and grants less. */
+        weir__store_relaxed(&e->touched, v.now);
+        v.level -= (int64_t)v.units;
+        if (result)
+            weir__decide_report(&v, 0, now, result);
+        return WEIR_ALLOW;
+    }
+}
+
+/* Would cost (0 or more) pass? WEIR__REKEYED as above. */
+int weir__decide_peek(const struct weir__policy_state *p, struct weir__hot *e, uint64_t x, const uint64_t *id,
+                      uint64_t now, int64_t cost, struct weir_result *result);
+
+/* Puts tokens (1 to the burst) back, up to the cap. 0 or WEIR__REKEYED. */
+int weir__decide_give(struct weir *w, const struct weir__policy_state *p, struct weir__hot *e, uint64_t x,
+                      const uint64_t *id, uint64_t now, int64_t tokens);
+
+#endif

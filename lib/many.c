@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * weir_take_many: hash all keys of a block and fetch their lines, then decide. Owns the order of memory accesses alone.
+ */
+#include "lib/take.h"
+
+#define BLOCK 32
+#define STRICT_BLOCK 128 /* requests a call of the hook */
+
+struct block {
+    struct weir__ask ask[BLOCK];
+    bool skip[BLOCK]; /* refused, or strict */
+};
+
+static bool is_strict(const struct weir__ask *ask)
+{
+    return weir__load_acquire(&ask->p->mode) == WEIR_STRICT;
+}
+
+/* Checks and hashes; returns the number of strict requests. */
+static size_t prepare(struct weir *w, struct weir_request *requests, size_t n, struct block *block, int *error)
+{
+    size_t strict = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        struct weir_request *r = &requests[i];
+
+        r->status = weir__take_check(w, r->policy, r->key, r->key_len, &block->ask[i]);
+        if (r->status == 0 && r->cost < 0)
+            r->status = WEIR_E_COST;
+        block->skip[i] = r->status != 0;
+        if (r->status != 0) {
+            *error = *error ? *error : r->status;
+            continue;
+        }
+        if (is_strict(&block->ask[i])) {
+            block->skip[i] = true;
+            strict++;
+            continue;
+        }
+        __builtin_prefetch(weir__table_first(w, block->ask[i].id), 1, 3);
+        __builtin_prefetch(&w->tags[weir__table_set(w, block->ask[i].id[0])], 0, 3);
+    }
+    return strict;
+}
+
+static void decide_block(struct weir *w, struct weir_request *requests, size_t n, const struct block *block,
+                         uint64_t now)
+{
+    /* A key that isn't where it is looked for first: by now its tag line has come. */
+    for (size_t i = 0; i < n; i++) {
+        if (!block->skip[i])
+            weir__table_prefetch(w, block->ask[i].id);
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct weir_request *r = &requests[i];
+        const struct weir__ask *ask = &block->ask[i];
+
+        if (block->skip[i])
+            continue;
+        if (weir__take_is_fast(ask->p, r->cost))
+            r->status = weir__take_fast(ask, now, r->cost, r->result);
+        else
+            r->status = weir__take_memory(ask, now, r->cost, r->result);
+    }
+}
+
+/* One call of the hook, or each by its outage policy. Looks (cost 0) go one by one. */
+static void ask_strict(struct weir *w, struct weir_request *requests, size_t n)
+{
+    const struct weir__hooks *hooks = weir__hooks_enter(w);
+    int error = 0;
+
+    if (hooks) {
+        error = hooks->strict(hooks->ctx, requests, n, 0);
+        weir__hooks_leave(w);
+    }
+    for (size_t i = 0; i < n && (!hooks || error); i++)
+        requests[i].status = hooks ? error : weir__seam_outage_take(w, &requests[i], requests[i].result);
+}
+
+static bool belongs(struct weir *w, struct weir_request *r)
+{
+    struct weir__policy_state *p = r->status == 0 ? &w->policies[r->policy] : NULL;
+
+    return p && weir__load_acquire(&p->mode) == WEIR_STRICT;
+}
+
+/* The strict ones among requests, which have status 0 where they are still to be asked. */
+static void take_strict(struct weir *w, struct weir_request *requests, size_t n)
+{
+    struct weir_request some[STRICT_BLOCK];
+    size_t from[STRICT_BLOCK], have = 0;
+
+    for (size_t i = 0; i <= n; i++) {
+        if (have == STRICT_BLOCK || (i == n && have > 0)) {
+            ask_strict(w, some, have);
+            for (size_t j = 0; j < have; j++)
+                requests[from[j]].status = some[j].status;
+            have = 0;
+        }
+        if (i < n && belongs(w, &requests[i])) {
+            if (requests[i].cost == 0) {
+                requests[i].status = weir__take_strict(w, requests[i].policy, requests[i].key, requests[i].key_len, 0,
+                                                       requests[i].result);
+                continue;
+            }
+            from[have] = i;
+            some[have++] = requests[i];
+        }
+    }
+}
+
+int weir_take_many(struct weir *w, struct weir_request *requests, size_t n, uint64_t now_ns)
+{
+    struct block block;
+    size_t strict = 0, m;
+    int error = 0;
+
+    if (!w || (!requests && n > 0))
+        return WEIR_E_INVAL;
+    for (size_t first = 0; first < n; first += m) {
+        m = n - first < BLOCK ? n - first : BLOCK;
+        strict += prepare(w, requests + first, m, &block, &error);
+        decide_block(w, requests + first, m, &block, now_ns ? now_ns : weir__limiter_now(w));
+    }
+    if (strict > 0)
+        take_strict(w, requests, n);
+    return error;
+}

@@ -1,0 +1,503 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The table of entries. How it stays consistent is in the header; what each step orders in docs/memory-model.md.
+ */
+#include "lib/table.h"
+
+#include <string.h>
+
+#include "lib/arena.h"
+#include "lib/hybrid.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define WAYS_MASK ((1u << WEIR__WAYS) - 1)
+#define OVERFLOW_BIT (UINT64_C(1) << 63) /* of word[1]: byte 15, sticky */
+#define VERSION_STEP (UINT64_C(1) << 56) /* the other seven bits of byte 15 */
+#define VERSION_MASK (UINT64_C(0x7f) << 56)
+#define SWEEP_STEP 4u  /* slots swept along with each new key, where the table fills up */
+#define SWEEP_FULL 60u /* ... and before one is refused */
+
+/* What a look at a set found. */
+struct probe {
+    uint64_t set;
+    uint64_t word[2]; /* the tag line as it was */
+    struct weir__hot *e;
+    uint64_t x;
+    bool busy; /* an entry with that tag is being made or re-keyed: look again */
+};
+
+/* An entry won for a new key: its tag is in place, id[0] is 0. */
+struct claim {
+    struct weir__hot *e;
+    unsigned way;
+    bool evicted; /* another key was dropped for it: x is locked, the number of keys stays */
+};
+
+enum claimed { CLAIMED, CLAIM_NO_ROOM, CLAIM_AGAIN };
+
+uint64_t weir__table_sets(uint64_t max_keys)
+{
+    return (max_keys * 4 + 38) / 39 + 1; /* 15 ways * 0.65 = 39 / 4 */
+}
+
+static uint8_t tag_of(const uint64_t id[2])
+{
+    uint8_t tag = (uint8_t)id[0];
+
+    return tag ? tag : 0x80;
+}
+
+static uint8_t tag_at(const uint64_t word[2], unsigned way)
+{
+    return (uint8_t)(word[way >> 3] >> (8 * (way & 7)));
+}
+
+/* Ways whose tag is `tag`, as a mask. */
+static inline unsigned match(const uint64_t word[2], uint8_t tag)
+{
+#if defined(__SSE2__)
+    __m128i line = _mm_set_epi64x((long long)word[1], (long long)word[0]);
+
+    return (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(line, _mm_set1_epi8((char)tag))) & WAYS_MASK;
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+    static const uint8_t bits[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    uint8x16_t line = vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(word[0]), vcreate_u64(word[1])));
+    uint8x16_t hit = vandq_u8(vceqq_u8(line, vdupq_n_u8(tag)), vld1q_u8(bits));
+
+    return (vaddv_u8(vget_low_u8(hit)) | (unsigned)vaddv_u8(vget_high_u8(hit)) << 8) & WAYS_MASK;
+#else
+    unsigned mask = 0;
+
+    for (unsigned way = 0; way < WEIR__WAYS; way++)
+        mask |= (unsigned)(tag_at(word, way) == tag) << way;
+    return mask;
+#endif
+}
+
+static inline void look(const struct weir *w, uint64_t set, const uint64_t id[2], struct probe *probe)
+{
+    const struct weir__tags *tags = &w->tags[set];
+    struct weir__hot *ways = &w->hot[set * WEIR__WAYS];
+    unsigned hits;
+
+    probe->set = set;
+    probe->e = NULL;
+    probe->x = 0;
+    probe->busy = false;
+    probe->word[0] = weir__load_acquire(&tags->word[0]);
+    probe->word[1] = weir__load_acquire(&tags->word[1]);
+    for (hits = match(probe->word, tag_of(id)); hits; hits &= hits - 1) {
+        struct weir__hot *e = &ways[__builtin_ctz(hits)];
+        uint64_t x = weir__load_acquire(&e->x);
+        uint64_t first = weir__load_acquire(&e->id[0]);
+
+        if (first == id[0] && weir__load_relaxed(&e->id[1]) == id[1]) {
+            if (x & WEIR__LOCK) {
+                probe->busy = true;
+                continue;
+            }
+            probe->e = e;
+            probe->x = x;
+            return;
+        }
+        if (first == 0)
+            probe->busy = true;
+    }
+}
+
+struct weir__hot *weir__table_glance(const struct weir *w, const uint64_t id[2], uint64_t *x)
+{
+    struct probe probe;
+
+    look(w, weir__table_set(w, id[0]), id, &probe);
+    *x = probe.x;
+    return probe.e;
+}
+
+void weir__table_prefetch(const struct weir *w, const uint64_t id[2])
+{
+    uint64_t set = weir__table_set(w, id[0]), word[2];
+    unsigned hits;
+
+    if (weir__load_relaxed(&weir__table_first(w, id)->id[0]) == id[0])
+        return;
+    word[0] = weir__load_relaxed(&w->tags[set].word[0]);
+    word[1] = weir__load_relaxed(&w->tags[set].word[1]);
+    hits = match(word, tag_of(id));
+    if (hits)
+        __builtin_prefetch(&w->hot[set * WEIR__WAYS + (unsigned)__builtin_ctz(hits)], 1, 3);
+}
+
+/* Both sets, in turn, waiting for busy entries. Returns the entry or NULL with both probes filled in; second->set ==
+ * first->set: the first set has not overflowed. */
+static struct weir__hot *look_well(const struct weir *w, const uint64_t id[2], struct probe *first,
+                                   struct probe *second, uint64_t *x)
+{
+    unsigned turns = 0;
+
+    for (;; weir__backoff(&turns)) {
+        look(w, weir__table_set(w, id[0]), id, first);
+        *second = *first;
+        if (!first->e && !first->busy && first->word[1] & OVERFLOW_BIT)
+            look(w, weir__table_set(w, id[1]), id, second);
+        if (second->e) {
+            *x = second->x;
+            return second->e;
+        }
+        if (!second->busy)
+            return NULL;
+    }
+}
+
+struct weir__hot *weir__table_search(struct weir *w, const uint64_t id[2], uint64_t *x)
+{
+    struct probe first, second;
+
+    return look_well(w, id, &first, &second, x);
+}
+
+/* Does dropping the entry lose nothing? Without the lock bit: a hint. */
+static bool is_idle(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now)
+{
+    const struct weir__params *params;
+    uint64_t touched, f;
+
+    /* seq_cst: whoever pins or marks an entry does so before looking at x and id; see the lock's other half below */
+    if (atomic_load_explicit(&e->pin, memory_order_seq_cst) || atomic_load_explicit(&e->urgent, memory_order_seq_cst) ||
+        atomic_load_explicit(&e->dirty, memory_order_seq_cst))
+        return false;
+    if (weir__load_acquire(&e->regime) != WEIR__LOCAL)
+        return weir__hybrid_evictable(w, weir__slot_of(w, e), x, now) != 0;
+    f = weir__load_acquire(&e->f);
+    params = &w->policies[weir__load_acquire(&e->policy)].slot[f & WEIR__SLOT];
+    touched = weir__load_relaxed(&e->touched);
+    if (touched > now)
+        now = touched;
+    return (int64_t)(weir__bucket_refill(now, weir__load_acquire(&params->mult)) - x - (f & WEIR__UNITS)) >=
+           (int64_t)weir__load_acquire(&params->cap);
+}
+
+static void raise_high_water(struct weir *w, uint64_t now)
+{
+    uint64_t seen = weir__load_relaxed(&w->state->high_water);
+
+    while (seen < now && !atomic_compare_exchange_weak_explicit(&w->state->high_water, &seen, now, memory_order_relaxed,
+                                                                memory_order_relaxed))
+        ;
+}
+
+/* Locks an idle entry and hides it. *id0 gives it back. */
+static bool lock_idle(struct weir *w, struct weir__hot *e, uint64_t now, uint64_t *id0)
+{
+    uint64_t x = weir__load_acquire(&e->x);
+    uint64_t seen = x;
+
+    *id0 = weir__load_acquire(&e->id[0]);
+    if (x & WEIR__LOCK || *id0 == 0 || !is_idle(w, e, x, now))
+        return false;
+    if (!atomic_compare_exchange_strong_explicit(&e->x, &seen, x | WEIR__LOCK, memory_order_seq_cst,
+                                                 memory_order_relaxed))
+        return false;
+    /* A pin comes before a look at x, the lock before this look at the pin: one of the two sees the other. */
+    if (atomic_load_explicit(&e->id[0], memory_order_seq_cst) != *id0 || !is_idle(w, e, x, now)) {
+        weir__store_release(&e->x, x);
+        return false;
+    }
+    raise_high_water(w, now);
+    weir__store_release(&e->id[0], 0);
+    return true;
+}
+
+static void give_back(struct weir__hot *e, uint64_t id0)
+{
+    weir__store_release(&e->id[0], id0);
+    weir__store_release(&e->x, weir__load_relaxed(&e->x) & ~WEIR__LOCK);
+}
+
+/* A free or (may_grow or not) idle entry of the set as it was probed. */
+static enum claimed claim(struct weir *w, const struct probe *probe, const uint64_t id[2], bool may_grow, uint64_t now,
+                          struct claim *claim)
+{
+    unsigned preferred = weir__table_way(id), way = WEIR__WAYS, shift;
+    struct weir__hot *ways = &w->hot[probe->set * WEIR__WAYS];
+    unsigned free = may_grow ? match(probe->word, 0) : 0;
+    uint64_t id0 = 0, word[2], seen[2];
+
+    if (free)
+        way = free >> preferred & 1 ? preferred : (unsigned)__builtin_ctz(free);
+    for (unsigned i = 0; i < WEIR__WAYS && way == WEIR__WAYS; i++) {
+        unsigned candidate = (preferred + i) % WEIR__WAYS;
+
+        if (tag_at(probe->word, candidate) && lock_idle(w, &ways[candidate], now, &id0))
+            way = candidate;
+    }
+    if (way == WEIR__WAYS)
+        return CLAIM_NO_ROOM;
+
+    memcpy(seen, probe->word, sizeof seen);
+    memcpy(word, probe->word, sizeof word);
+    shift = 8 * (way & 7);
+    word[way >> 3] = (word[way >> 3] & ~(UINT64_C(0xff) << shift)) | (uint64_t)tag_of(id) << shift;
+    word[1] = (word[1] & ~VERSION_MASK) | ((word[1] + VERSION_STEP) & VERSION_MASK);
+    if (!weir__cas16(w->tags[probe->set].word, &seen[0], &seen[1], word[0], word[1])) {
+        if (!free)
+            give_back(&ways[way], id0);
+        return CLAIM_AGAIN;
+    }
+    claim->e = &ways[way];
+    claim->way = way;
+    claim->evicted = !free;
+    return CLAIMED;
+}
+
+/* Writes a tag of a set whatever else changes meanwhile. */
+static void set_tag(struct weir *w, uint64_t set, unsigned way, uint8_t tag)
+{
+    unsigned shift = 8 * (way & 7);
+    uint64_t seen[2], word[2];
+
+    seen[0] = weir__load_acquire(&w->tags[set].word[0]);
+    seen[1] = weir__load_acquire(&w->tags[set].word[1]);
+    do {
+        memcpy(word, seen, sizeof word);
+        word[way >> 3] = (word[way >> 3] & ~(UINT64_C(0xff) << shift)) | (uint64_t)tag << shift;
+        word[1] = (word[1] & ~VERSION_MASK) | ((word[1] + VERSION_STEP) & VERSION_MASK);
+    } while (!weir__cas16(w->tags[set].word, &seen[0], &seen[1], word[0], word[1]));
+}
+
+/* Steps the version of a set, or sets its overflow bit, if it is as it was probed. */
+static bool touch_set(struct weir *w, const struct probe *probe, bool overflow)
+{
+    uint64_t seen[2], last = probe->word[1];
+
+    memcpy(seen, probe->word, sizeof seen);
+    last = (last & ~VERSION_MASK) | ((last + VERSION_STEP) & VERSION_MASK) | (overflow ? OVERFLOW_BIT : 0);
+    return weir__cas16(w->tags[probe->set].word, &seen[0], &seen[1], seen[0], last);
+}
+
+static bool reserve_key(struct weir *w)
+{
+    if (atomic_fetch_add_explicit(&w->state->keys, 1, memory_order_relaxed) < w->state->max_keys)
+        return true;
+    atomic_fetch_sub_explicit(&w->state->keys, 1, memory_order_relaxed);
+    return false;
+}
+
+static void unreserve_key(struct weir *w)
+{
+    atomic_fetch_sub_explicit(&w->state->keys, 1, memory_order_relaxed);
+}
+
+/* A claimed entry that is not needed after all, or a dropped one: free. Its x may be used again only once the tag is
+ * gone, so the lock ends before. */
+static void release_way(struct weir *w, struct weir__hot *e)
+{
+    uint32_t slot = weir__slot_of(w, e);
+
+    weir__store_release(&e->x, (weir__load_relaxed(&e->x) & ~WEIR__LOCK) + WEIR__STEP);
+    set_tag(w, slot / WEIR__WAYS, slot % WEIR__WAYS, 0);
+}
+
+/* The key of an entry that is locked or claimed goes. */
+static void forget_key(struct weir *w, struct weir__hot *e)
+{
+    struct weir__cold *cold = &w->cold[weir__slot_of(w, e)];
+    uint32_t block;
+
+    if (cold->key_len > WEIR__KEY_INLINE) {
+        memcpy(&block, cold->key + WEIR__KEY_INLINE - sizeof block, sizeof block);
+        if (block != WEIR__ARENA_NONE)
+            weir__arena_drop(w->arena, block, cold->key_len);
+    }
+    cold->key_len = 0;
+}
+
+/* Only who reports keys needs them whole. */
+static bool remember_key(struct weir *w, struct weir__hot *e, bool whole, const void *key, size_t key_len)
+{
+    struct weir__cold *cold = &w->cold[weir__slot_of(w, e)];
+    uint32_t block = WEIR__ARENA_NONE;
+
+    forget_key(w, e);
+    if (key_len <= WEIR__KEY_INLINE) {
+        memcpy(cold->key, key, key_len);
+    } else {
+        if (whole)
+            block = weir__arena_put(w->arena, key, key_len);
+        if (whole && block == WEIR__ARENA_NONE)
+            return false;
+        memcpy(cold->key, key, WEIR__KEY_INLINE - sizeof block);
+        memcpy(cold->key + WEIR__KEY_INLINE - sizeof block, &block, sizeof block);
+    }
+    cold->key_len = (uint16_t)key_len;
+    return true;
+}
+
+const void *weir__table_key(const struct weir *w, const struct weir__cold *cold)
+{
+    uint32_t block;
+
+    if (cold->key_len <= WEIR__KEY_INLINE)
+        return cold->key;
+    memcpy(&block, cold->key + WEIR__KEY_INLINE - sizeof block, sizeof block);
+    return block == WEIR__ARENA_NONE ? NULL : weir__arena_bytes_of(w->arena, block);
+}
+
+/* Fills a claimed entry and shows it. Returns x as it was shown: a later look may be at the next key's. The policy is
+ * read after the claim, so that weir_policy_set, which changes the policy first and then waits for claimed entries,
+ * either is seen here or finds the entry. */
+static uint64_t publish(struct weir *w, struct weir__hot *e, weir_policy_id policy, const uint64_t id[2], uint64_t now)
+{
+    struct weir__policy_state *p = &w->policies[policy];
+    struct weir__cold *cold = &w->cold[weir__slot_of(w, e)];
+    uint64_t x = (weir__load_relaxed(&e->x) & ~WEIR__LOCK) + WEIR__STEP;
+    uint64_t high = weir__load_relaxed(&w->state->high_water);
+    unsigned slot = atomic_load_explicit(&p->current, memory_order_seq_cst);
+    uint64_t full;
+
+    if (now < high)
+        now = high;
+    weir__store_relaxed(&e->policy, (uint16_t)policy);
+    weir__store_relaxed(&e->touched, now);
+    if (weir__load_acquire(&p->mode) == WEIR_HYBRID) {
+        weir__hybrid_claim(w, weir__slot_of(w, e), policy, x, now);
+    } else {
+        full =
+            weir__bucket_refill(now, weir__load_acquire(&p->slot[slot].mult)) - weir__load_acquire(&p->slot[slot].cap);
+        weir__store_relaxed(&e->regime, WEIR__LOCAL);
+        weir__store_relaxed(&e->k, weir__load_acquire(&p->slot_k[slot]));
+        weir__store_relaxed(&e->f, ((full - x) & WEIR__UNITS) | slot);
+        weir__store_relaxed(&cold->base, x);
+        weir__store_relaxed(&cold->returned, 0);
+        weir__store_relaxed(&cold->refunded, 0);
+    }
+    weir__store_relaxed(&e->id[1], id[1]);
+    weir__store_release(&e->x, x);
+    weir__store_release(&e->id[0], id[0]);
+    return x;
+}
+
+/* One try at an entry for a key that both probes missed. */
+static enum claimed claim_either(struct weir *w, const struct probe *first, const struct probe *second,
+                                 const uint64_t id[2], bool may_grow, uint64_t now, struct claim *won)
+{
+    enum claimed got = claim(w, first, id, may_grow, now, won);
+
+    if (got != CLAIM_NO_ROOM)
+        return got;
+    if (!(first->word[1] & OVERFLOW_BIT)) {
+        touch_set(w, first, true);
+        return CLAIM_AGAIN;
+    }
+    if (second->set == first->set)
+        return CLAIM_NO_ROOM;
+    got = claim(w, second, id, may_grow, now, won);
+    /* Another thread may have made the key in the first set since: then its version has changed. */
+    if (got == CLAIMED && !touch_set(w, first, false)) {
+        forget_key(w, won->e);
+        release_way(w, won->e);
+        if (won->evicted)
+            unreserve_key(w);
+        return CLAIM_AGAIN;
+    }
+    return got;
+}
+
+struct weir__hot *weir__table_obtain(struct weir *w, weir_policy_id policy, const void *key, size_t key_len,
+                                     const uint64_t id[2], uint64_t now, uint64_t *x)
+{
+    bool swept = false, may_grow, whole;
+    struct probe first, second;
+    struct claim won;
+
+    for (;;) {
+        struct weir__hot *e = look_well(w, id, &first, &second, x);
+        enum claimed got;
+
+        if (e)
+            return e;
+        may_grow = reserve_key(w);
+        got = claim_either(w, &first, &second, id, may_grow, now, &won);
+        if (may_grow && (got != CLAIMED || won.evicted))
+            unreserve_key(w);
+        if (got == CLAIMED)
+            break;
+        if (got == CLAIM_NO_ROOM) {
+            if (swept || weir__table_sweep(w, SWEEP_FULL, now) == 0)
+                return NULL;
+            swept = true;
+        }
+    }
+    if (won.evicted)
+        atomic_fetch_add_explicit(&w->state->evictions, 1, memory_order_relaxed);
+    whole = weir__load_acquire(&w->policies[policy].mode) != WEIR_LOCAL;
+    if (!remember_key(w, won.e, whole, key, key_len)) {
+        release_way(w, won.e);
+        unreserve_key(w);
+        return NULL;
+    }
+    *x = publish(w, won.e, policy, id, now);
+    if (weir__load_relaxed(&w->state->keys) > w->state->max_keys - w->state->max_keys / 4)
+        weir__table_sweep(w, SWEEP_STEP, now);
+    return won.e;
+}
+
+bool weir__table_lock(struct weir__hot *e, const uint64_t id[2], uint64_t *x)
+{
+    unsigned turns = 0;
+
+    for (;; weir__backoff(&turns)) {
+        *x = weir__load_acquire(&e->x);
+        if (!weir__table_is(e, id))
+            return false;
+        if (!(*x & WEIR__LOCK) && atomic_compare_exchange_weak_explicit(&e->x, x, *x | WEIR__LOCK, memory_order_seq_cst,
+                                                                        memory_order_relaxed))
+            return true;
+    }
+}
+
+void weir__table_unlock(struct weir__hot *e, uint64_t x)
+{
+    weir__store_release(&e->x, x & ~WEIR__LOCK);
+}
+
+/* Of an entry that is locked and hidden. */
+static void drop_hidden(struct weir *w, struct weir__hot *e)
+{
+    forget_key(w, e);
+    release_way(w, e);
+    unreserve_key(w);
+}
+
+bool weir__table_drop(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now)
+{
+    (void)x;
+    if (atomic_load_explicit(&e->pin, memory_order_seq_cst))
+        return false;
+    raise_high_water(w, now);
+    weir__store_release(&e->id[0], 0);
+    drop_hidden(w, e);
+    return true;
+}
+
+size_t weir__table_sweep(struct weir *w, size_t n, uint64_t now)
+{
+    uint64_t slot = atomic_fetch_add_explicit(&w->state->sweep_hand, n, memory_order_relaxed) % w->slots;
+    size_t dropped = 0;
+    uint64_t id0;
+
+    for (; n > 0; n--, slot = slot + 1 == w->slots ? 0 : slot + 1) {
+        uint64_t word = weir__load_acquire(&w->tags[slot / WEIR__WAYS].word[slot % WEIR__WAYS >> 3]);
+
+        if ((uint8_t)(word >> (8 * (slot % WEIR__WAYS & 7))) && lock_idle(w, &w->hot[slot], now, &id0)) {
+            drop_hidden(w, &w->hot[slot]);
+            dropped++;
+        }
+    }
+    return dropped;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Finding, making and dropping entries. Owns tags, identities, cold lines and the number of keys; must not know how a
+ * bucket decides, nor Redis.
+ *
+ * Sets of 15 entries; a set's tag line holds a byte of each entry's hash and a version. A key lives in its first set
+ * (by id[0]) or, once that one has overflowed, in its second (by id[1]). All changes of a set are 16-byte CASes of
+ * its tag line, which fail if anything changed since it was read: so two threads that miss the same key can't both
+ * make it. What goes into a second set also steps the version of the first.
+ *
+ * An entry is made by whoever won its tag: the tag is there, id[0] is still 0, and whoever looks for that tag waits.
+ * It is dropped or given to another key under the lock bit of x, and its x goes on from there.
+ */
+#ifndef WEIR_LIB_TABLE_H
+#define WEIR_LIB_TABLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/limiter.h"
+#include "lib/siphash.h"
+
+/* Sets for max_keys: load 0.65. */
+uint64_t weir__table_sets(uint64_t max_keys);
+
+/* The identity of a key. Never 0 in id[0]. */
+WEIR__INLINE void weir__table_id(const struct weir *w, weir_policy_id policy, const void *key, size_t key_len,
+                                 uint64_t id[2])
+{
+    weir__siphash_128(key, key_len, w->secret[0] ^ policy, w->secret[1], id);
+    if (WEIR__UNLIKELY(id[0] == 0))
+        id[0] = 1;
+}
+
+WEIR__INLINE uint64_t weir__table_set(const struct weir *w, uint64_t hash)
+{
+    return (uint64_t)((weir__u128)hash * w->sets >> 64);
+}
+
+/* Where in its first set an entry lies if it can. */
+WEIR__INLINE unsigned weir__table_way(const uint64_t id[2])
+{
+    return (unsigned)((id[0] & UINT32_MAX) * WEIR__WAYS >> 32);
+}
+
+WEIR__INLINE struct weir__hot *weir__table_first(const struct weir *w, const uint64_t id[2])
+{
+    return &w->hot[weir__table_set(w, id[0]) * WEIR__WAYS + weir__table_way(id)];
+}
+
+/* x must have been loaded with acquire before. */
+WEIR__INLINE bool weir__table_is(const struct weir__hot *e, const uint64_t id[2])
+{
+    return weir__load_acquire(&e->id[0]) == id[0] && weir__load_relaxed(&e->id[1]) == id[1];
+}
+
+/* The key's entry if it is quickly found, and its x without the lock bit; NULL says nothing. Reads only. */
+struct weir__hot *weir__table_glance(const struct weir *w, const uint64_t id[2], uint64_t *x);
+
+WEIR__INLINE struct weir__hot *weir__table_find(const struct weir *w, const uint64_t id[2], uint64_t *x)
+{
+    struct weir__hot *e = weir__table_first(w, id);
+
+    *x = weir__load_acquire(&e->x);
+    if (WEIR__LIKELY(weir__table_is(e, id) && !(*x & WEIR__LOCK)))
+        return e;
+    return weir__table_glance(w, id, x);
+}
+
+/* Fetches the line of a key that isn't where weir__table_first says, as its tag line tells. */
+void weir__table_prefetch(const struct weir *w, const uint64_t id[2]);
+
+/* The key's entry, waiting for one that is being made or changed; NULL where there is none. */
+struct weir__hot *weir__table_search(struct weir *w, const uint64_t id[2], uint64_t *x);
+
+/* The same, made where there is none: a full bucket as of now. NULL where there is no room. */
+struct weir__hot *weir__table_obtain(struct weir *w, weir_policy_id policy, const void *key, size_t key_len,
+                                     const uint64_t id[2], uint64_t now, uint64_t *x);
+
+/* Takes the lock bit of x if the entry still is the key's; false: it isn't. Waits where it is locked. *x: as it was,
+ * without the bit. weir__table_unlock publishes what was changed meanwhile; x must be past *x. */
+bool weir__table_lock(struct weir__hot *e, const uint64_t id[2], uint64_t *x);
+void weir__table_unlock(struct weir__hot *e, uint64_t x);
+
+/* Drops an entry that weir__table_lock locked at x and that nobody has pinned: false, and it is still locked, where
+ * somebody has. */
+bool weir__table_drop(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now);
+
+/* Drops what is idle (full, synced, unpinned) among the next n slots in turn. Returns how many entries it dropped. */
+size_t weir__table_sweep(struct weir *w, size_t n, uint64_t now);
+
+/* The key's bytes: in the cold line, or in the arena. Entry pinned or locked. */
+const void *weir__table_key(const struct weir *w, const struct weir__cold *cold);
+
+#endif
