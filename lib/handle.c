@@ -51,7 +51,7 @@ int weir_key_open(struct weir *w, weir_policy_id policy, const void *key, size_t
     if (error)
         return error;
     size = sizeof *k + key_len;
-    k = weir__seam_alloc(w, size);
+    k = weir__limiter_alloc(w, size);
     if (!k)
         return WEIR_E_NOMEM;
     k->ask = ask;
@@ -62,7 +62,7 @@ int weir_key_open(struct weir *w, weir_policy_id policy, const void *key, size_t
     if (weir__load_acquire(&ask.p->mode) != WEIR_STRICT) {
         k->e = pin(&k->ask);
         if (!k->e) {
-            weir__seam_free(w, k, size);
+            weir__limiter_free(w, k, size);
             return WEIR_E_FULL;
         }
     }
@@ -80,7 +80,7 @@ static WEIR__NOINLINE int take_slowly(struct weir_key *key, int64_t cost, uint64
     if (!weir__load_acquire(&ask->w->gate->alive))
         return WEIR_E_FORKED;
     if (weir__load_acquire(&ask->p->mode) == WEIR_STRICT)
-        return weir__take_strict(ask->w, ask->policy, ask->key, ask->key_len, cost, result);
+        return weir__take_strict(ask, cost, result);
     return weir__take_memory(ask, now_ns ? now_ns : weir__limiter_now(ask->w), cost, result);
 }
 
@@ -110,5 +110,5 @@ void weir_key_close(struct weir_key *key)
         return;
     if (key->e && weir__load_acquire(&key->ask.w->gate->alive))
         atomic_fetch_sub_explicit(&key->e->pin, 1, memory_order_release);
-    weir__seam_free(key->ask.w, key, key->size);
+    weir__limiter_free(key->ask.w, key, key->size);
 }

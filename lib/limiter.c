@@ -6,6 +6,7 @@
 #include "lib/limiter.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -214,6 +215,21 @@ void weir_close(struct weir *w)
     weir__memory_wipe_on_fork(w->gate_page.base, w->gate_page.size, 0);
     weir__memory_put(&w->gate_page, &w->allocator);
     close_self(w);
+}
+
+void *weir__limiter_alloc(struct weir *w, size_t size)
+{
+    return w->allocator.alloc ? w->allocator.alloc(w->allocator.arg, size) : malloc(size);
+}
+
+void weir__limiter_free(struct weir *w, void *memory, size_t size)
+{
+    if (!memory)
+        return;
+    if (w->allocator.release)
+        w->allocator.release(w->allocator.arg, memory, size);
+    else
+        free(memory);
 }
 
 int weir__gate_close_on_fork(struct weir *w)

@@ -170,6 +170,10 @@ WEIR__INLINE void weir__hooks_leave(struct weir *w)
     atomic_fetch_sub_explicit(&w->hooks_inside, 1, memory_order_release);
 }
 
+/* From the caller's allocator, or the C library's. NULL when out of memory. */
+void *weir__limiter_alloc(struct weir *w, size_t size);
+void weir__limiter_free(struct weir *w, void *memory, size_t size);
+
 /* From weir__seam_attach: from now on a child after fork finds no way in (WEIR_E_FORKED). WEIR_E_SYS. */
 int weir__gate_close_on_fork(struct weir *w);
 

@@ -7,6 +7,8 @@
 #define BLOCK 32
 #define STRICT_BLOCK 128 /* requests a call of the hook */
 
+#define LEFT (-1001) /* a status: strict, not yet asked */
+
 struct block {
     struct weir__ask ask[BLOCK];
     bool skip[BLOCK]; /* refused, or strict */
@@ -35,6 +37,7 @@ static size_t prepare(struct weir *w, struct weir_request *requests, size_t n, s
         }
         if (is_strict(&block->ask[i])) {
             block->skip[i] = true;
+            r->status = LEFT;
             strict++;
             continue;
         }
@@ -65,7 +68,7 @@ static void decide_block(struct weir *w, struct weir_request *requests, size_t n
     }
 }
 
-/* One call of the hook, or each by its outage policy. Looks (cost 0) go one by one. */
+/* One call of the hook; without one, each by itself: its outage policy answers. */
 static void ask_strict(struct weir *w, struct weir_request *requests, size_t n)
 {
     const struct weir__hooks *hooks = weir__hooks_enter(w);
@@ -75,18 +78,14 @@ static void ask_strict(struct weir *w, struct weir_request *requests, size_t n)
         error = hooks->strict(hooks->ctx, requests, n, 0);
         weir__hooks_leave(w);
     }
-    for (size_t i = 0; i < n && (!hooks || error); i++)
-        requests[i].status = hooks ? error : weir__seam_outage_take(w, &requests[i], requests[i].result);
+    for (size_t i = 0; i < n && (!hooks || error); i++) {
+        struct weir_request *r = &requests[i];
+
+        r->status = hooks ? error : weir_take(w, r->policy, r->key, r->key_len, r->cost, r->result);
+    }
 }
 
-static bool belongs(struct weir *w, struct weir_request *r)
-{
-    struct weir__policy_state *p = r->status == 0 ? &w->policies[r->policy] : NULL;
-
-    return p && weir__load_acquire(&p->mode) == WEIR_STRICT;
-}
-
-/* The strict ones among requests, which have status 0 where they are still to be asked. */
+/* Those that `prepare` left: looks (cost 0) one by one, the others together. */
 static void take_strict(struct weir *w, struct weir_request *requests, size_t n)
 {
     struct weir_request some[STRICT_BLOCK];
@@ -99,14 +98,15 @@ static void take_strict(struct weir *w, struct weir_request *requests, size_t n)
                 requests[from[j]].status = some[j].status;
             have = 0;
         }
-        if (i < n && belongs(w, &requests[i])) {
-            if (requests[i].cost == 0) {
-                requests[i].status = weir__take_strict(w, requests[i].policy, requests[i].key, requests[i].key_len, 0,
-                                                       requests[i].result);
-                continue;
-            }
+        if (i == n || requests[i].status != LEFT)
+            continue;
+        if (requests[i].cost == 0) {
+            requests[i].status =
+                weir_take(w, requests[i].policy, requests[i].key, requests[i].key_len, 0, requests[i].result);
+        } else {
             from[have] = i;
-            some[have++] = requests[i];
+            some[have] = requests[i];
+            some[have++].status = 0;
         }
     }
 }

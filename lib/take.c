@@ -195,18 +195,18 @@ void weir__take_undo(const struct weir__ask *ask, uint64_t now, int64_t charged)
     }
 }
 
-int weir__take_strict(struct weir *w, weir_policy_id policy, const void *key, size_t key_len, int64_t cost,
-                      struct weir_result *result)
+int weir__take_strict(const struct weir__ask *ask, int64_t cost, struct weir_result *result)
 {
-    struct weir_request request = {.policy = policy, .key = key, .key_len = key_len, .cost = cost, .result = result};
+    struct weir_request request = {
+        .policy = ask->policy, .key = ask->key, .key_len = ask->key_len, .cost = cost, .result = result};
     const struct weir__hooks *hooks;
     int error;
 
     if (cost < 0)
         return WEIR_E_COST;
-    hooks = weir__hooks_enter(w);
+    hooks = weir__hooks_enter(ask->w);
     if (!hooks)
-        return weir__seam_outage_take(w, &request, result);
+        return weir__take_memory(ask, weir__limiter_now(ask->w), cost, result);
     if (cost == 0) {
         request.status = hooks->peek(hooks->ctx, &request);
     } else {
@@ -214,7 +214,7 @@ int weir__take_strict(struct weir *w, weir_policy_id policy, const void *key, si
         if (error)
             request.status = error;
     }
-    weir__hooks_leave(w);
+    weir__hooks_leave(ask->w);
     return request.status;
 }
 
@@ -223,7 +223,7 @@ static WEIR__NOINLINE int take_slowly(const struct weir__ask *ask, bool timed, u
                                       struct weir_result *result)
 {
     if (is_strict(ask->p))
-        return weir__take_strict(ask->w, ask->policy, ask->key, ask->key_len, cost, result);
+        return weir__take_strict(ask, cost, result);
     return weir__take_memory(ask, timed ? now : weir_now(ask->w), cost, result);
 }
 

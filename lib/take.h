@@ -39,8 +39,7 @@ int weir__take_look(const struct weir__ask *ask, uint64_t now, int64_t cost, str
 void weir__take_undo(const struct weir__ask *ask, uint64_t now, int64_t charged);
 
 /* Asks Redis, or the outage policy where none is attached. Blocks. */
-int weir__take_strict(struct weir *w, weir_policy_id policy, const void *key, size_t key_len, int64_t cost,
-                      struct weir_result *result);
+int weir__take_strict(const struct weir__ask *ask, int64_t cost, struct weir_result *result);
 
 /* The hot path: a cost from 1 to the burst of an ordinary local policy whose entry is quickly found. */
 WEIR__INLINE int weir__take_fast(const struct weir__ask *ask, uint64_t now, int64_t cost, struct weir_result *result)
