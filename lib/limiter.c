@@ -208,6 +208,7 @@ void weir_close(struct weir *w)
 {
     if (!w)
         return;
+    weir__attach_join(w);
     /* The locks of a shared limiter live on in the processes that still have it. */
     if (!w->state->shared)
         deinit_state(w);

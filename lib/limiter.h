@@ -86,7 +86,7 @@ struct weir__state {
     pthread_mutex_t
         walk_lock; /* whoever rewrites entries that may be in use: policy_set, forget, attach; and the collector */
     _Alignas(64) _Atomic uint32_t policies;
-    _Atomic uint32_t attached;            /* a sync has ever been attached: new hybrid entries are WEIR__BARE */
+    _Atomic uint32_t attached;            /* a sync is attached: new hybrid entries are WEIR__BARE */
     _Alignas(64) _Atomic uint32_t urgent; /* head of the urgent list: index + 1; 0: empty */
     uint32_t urgent_rest;                 /* collector: of an earlier list, what its budget left over */
     uint32_t collect_word;                /* collector: word of the dirty bitmap where it goes on */
@@ -133,6 +133,8 @@ struct weir {
     struct weir__arena *arena;
     _Atomic(const struct weir__hooks *) hooks; /* NULL: no sync attached */
     _Atomic uint32_t hooks_inside;             /* calls that may be using it */
+    void (*join)(void *join_ctx);              /* of the sync that was attached last: once it has gone, wait for it */
+    void *join_ctx;
     void (*log)(void *log_arg, enum weir_log_level level, const char *line);
     void *log_arg;
     struct weir_allocator allocator;
@@ -173,6 +175,9 @@ WEIR__INLINE void weir__hooks_leave(struct weir *w)
 /* From the caller's allocator, or the C library's. NULL when out of memory. */
 void *weir__limiter_alloc(struct weir *w, size_t size);
 void weir__limiter_free(struct weir *w, void *memory, size_t size);
+
+/* Calls the join hook of the sync that was attached last, once. */
+void weir__attach_join(struct weir *w);
 
 /* From weir__seam_attach: from now on a child after fork finds no way in (WEIR_E_FORKED). WEIR_E_SYS. */
 int weir__gate_close_on_fork(struct weir *w);

@@ -13,6 +13,10 @@
 
 #include <weir/weir.h>
 
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
 /* What libweir calls when a sync is attached. Any thread; none may block but `strict`. */
 struct weir__hooks {
     void *ctx;
@@ -60,8 +64,8 @@ void weir__seam_overdraft(struct weir *w, weir_policy_id id, uint64_t tokens, do
  * policy answers. Sliced entries have their own `until`. */
 void weir__seam_fresh_until(struct weir *w, weir_policy_id id, uint64_t until_ns);
 
-/* collector: how often it reports a key of this policy and how long an answer takes (ns), for WEIR_STALE (older than two
- * intervals) and for retry_after_ns where only Redis can tell more. Until told: 200 ms and 50 ms. */
+/* collector: how often it reports a key of this policy and how long an answer takes (ns), for WEIR_STALE (older than
+ * two intervals) and for retry_after_ns where only Redis can tell more. Until told: 200 ms and 50 ms. */
 void weir__seam_pace(struct weir *w, weir_policy_id id, uint64_t interval_ns, uint64_t round_trip_ns);
 
 struct weir__report {
@@ -125,8 +129,8 @@ int weir__seam_dirty(struct weir *w);
 
 /* Takes from what is in hand (a local bucket; a slice, the overdraft, the fallback share of an outage), and otherwise
  * says WEIR__SEAM_ASK where Redis may know better: unlike weir_take it admits nothing on WEIR_UNKNOWN_ADMIT. WEIR_DENY
- * only where memory suffices to say so: a local policy, on hold, cost > burst, an outage. Errors as weir_take. Counts its
- * verdicts. Strict policies: always WEIR__SEAM_ASK. Threads: any. */
+ * only where memory suffices to say so: a local policy, on hold, cost > burst, an outage. Errors as weir_take. Counts
+ * its verdicts. Strict policies: always WEIR__SEAM_ASK. Threads: any. */
 #define WEIR__SEAM_ASK 2
 int weir__seam_try(struct weir *w, const struct weir_request *request, struct weir_result *result);
 
@@ -149,4 +153,7 @@ void weir__seam_free(struct weir *w, void *memory, size_t size);
 /* Number of slots in the table: an upper bound of weir__report.slot. */
 uint32_t weir__seam_slots(const struct weir *w);
 
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 #endif

@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The seam, collector's side: reports and grants. Owns cold->base, the slice records' pairs that are not in force, and
+ * what a report in flight needs to be undone. Must not know Redis, nor how often anything is sent.
+ *
+ * The collector never takes the lock bit of an entry (but through weir__hybrid_settle, once an entry): a grant is
+ * written beside what is in force and put in force by one 16-byte CAS. So a collector that stands still makes no taker
+ * wait. state->walk_lock keeps weir_policy_set and weir_forget out while it works on one entry; callbacks run without.
+ */
+#include "lib/seam.h"
+
+#include "lib/dirty.h"
+#include "lib/hybrid.h"
+#include "lib/table.h"
+
+enum prepared { NOTHING, IN_FLIGHT, READY };
+
+/* ---- policies ---------------------------------------------------------------------------------------------------- */
+
+int weir__seam_policy(struct weir *w, weir_policy_id id, struct weir__seam_policy *out)
+{
+    struct weir__policy_state *p;
+
+    if (id >= weir__load_acquire(&w->state->policies))
+        return WEIR_E_NOENT;
+    p = &w->policies[id];
+    weir__lock(&w->state->policy_lock);
+    *out = (struct weir__seam_policy){.name = p->name,
+                                      .group = p->group[0] ? p->group : NULL,
+                                      .limit = p->limit,
+                                      .per_ns = p->per_ns,
+                                      .burst = weir__load_relaxed(&p->burst),
+                                      .version = p->version,
+                                      .max_overshoot = p->max_overshoot,
+                                      .mode = (enum weir_mode)weir__load_relaxed(&p->mode),
+                                      .on_outage = (enum weir_on_outage)weir__load_relaxed(&p->on_outage),
+                                      .unknown = (enum weir_unknown)weir__load_relaxed(&p->unknown),
+                                      .shadow = weir__load_relaxed(&p->shadow)};
+    weir__unlock(&w->state->policy_lock);
+    return 0;
+}
+
+void weir__seam_overdraft(struct weir *w, weir_policy_id id, uint64_t tokens, double fallback_rate,
+                          double fallback_burst)
+{
+    struct weir__policy_state *p = &w->policies[id];
+
+    weir__store_relaxed(&p->overdraft, (int64_t)(tokens < WEIR_BURST_MAX ? tokens : WEIR_BURST_MAX));
+    weir__store_relaxed(&p->fall_rate, fallback_rate);
+    weir__store_relaxed(&p->fall_burst, fallback_burst);
+}
+
+void weir__seam_fresh_until(struct weir *w, weir_policy_id id, uint64_t until_ns)
+{
+    weir__store_relaxed(&w->policies[id].fresh_until, until_ns);
+}
+
+void weir__seam_pace(struct weir *w, weir_policy_id id, uint64_t interval_ns, uint64_t round_trip_ns)
+{
+    weir__store_relaxed(&w->policies[id].interval, interval_ns);
+    weir__store_relaxed(&w->policies[id].round_trip, round_trip_ns);
+}
+
+/* ---- reports ----------------------------------------------------------------------------------------------------- */
+
+static void pin(struct weir__hot *e)
+{
+    /* seq_cst, and x is loaded after it: whoever re-keys an entry takes the lock bit first and then looks at the pin */
+    atomic_fetch_add_explicit(&e->pin, 1, memory_order_seq_cst);
+}
+
+static void unpin(struct weir__hot *e)
+{
+    /* release: what the collector wrote is there for whoever finds it unpinned */
+    atomic_fetch_sub_explicit(&e->pin, 1, memory_order_release);
+}
+
+/* x and all that it decides, as of one moment. The lock bit is waited for: takers hold it for some stores. */
+static void look(struct weir *w, struct weir__hot *e, uint64_t now, struct weir__view *v)
+{
+    for (unsigned turns = 0;; weir__backoff(&turns)) {
+        uint64_t x = atomic_load_explicit(&e->x, memory_order_seq_cst);
+
+        if (x & WEIR__LOCK)
+            continue;
+        weir__hybrid_view(w, e, x, now, v);
+        if (weir__load_relaxed(&e->x) == x)
+            return;
+    }
+}
+
+static double tokens_of(int64_t units, uint8_t k)
+{
+    return (double)units / (double)(UINT64_C(1) << k);
+}
+
+static double rate_of(uint64_t mult, uint8_t k)
+{
+    return (double)mult / (double)(UINT64_C(1) << k) / (double)(UINT64_C(1) << WEIR__SHIFT) * 1e9;
+}
+
+/* What was spent goes over to the report, in whole tokens; the rest stays. */
+static void hand_over(struct weir *w, uint32_t slot, const struct weir__view *v, struct weir__report *report)
+{
+    struct weir__hot *e = &w->hot[slot];
+    struct weir__cold *cold = &w->cold[slot];
+    struct weir__slice *slice = &w->slice[slot];
+    uint64_t denied, at;
+    int64_t fallen;
+
+    report->spent = weir__hybrid_whole(weir__hybrid_unreported(w, slot, v->x), v->k);
+    report->refunded = (int64_t)atomic_exchange_explicit(&cold->refunded, 0, memory_order_acquire);
+    report->attempts = report->spent > 0 ? (uint64_t)report->spent : 0;
+    /* release: whoever drops the entry finds it reported only after it is pinned */
+    atomic_fetch_add_explicit(&cold->base, (uint64_t)report->spent << v->k, memory_order_release);
+    if (weir__load_relaxed(&e->noted)) {
+        fallen = weir__load_relaxed(&slice->fall_spent);
+        if (fallen > report->spent)
+            fallen = report->spent;
+        report->fallback_spent = fallen > 0 ? fallen : 0;
+        atomic_fetch_sub_explicit(&slice->fall_spent, report->fallback_spent, memory_order_relaxed);
+        denied = weir__load_relaxed(&slice->denied);
+        report->attempts += denied - slice->denied_told;
+        slice->denied_told = denied;
+        report->asked = weir__load_relaxed(&slice->asked);
+        weir__store_relaxed(&slice->asked, 0);
+        /* Redis' answer will hold it; until then it is subtracted here, for it is no longer unreported */
+        at = weir__load_relaxed(&slice->global_at);
+        if (at)
+            weir__hybrid_fleet_set(
+                slice, weir__load_relaxed(&slice->global) - (report->spent - report->refunded) * (INT64_C(1) << v->k),
+                at);
+    }
+    weir__store_relaxed(&e->noted, 1);
+    slice->sent_fall = report->fallback_spent;
+}
+
+static void fill_report(struct weir *w, uint32_t slot, uint64_t now, struct weir__report *report)
+{
+    struct weir__hot *e = &w->hot[slot];
+    struct weir__slice *slice = &w->slice[slot];
+    bool fallen, sliced;
+    struct weir__view v;
+
+    look(w, e, now, &v);
+    fallen = v.f & WEIR__FALL;
+    sliced = !fallen && (v.mult || v.cap);
+    *report = (struct weir__report){.slot = slot,
+                                    .id = weir__load_relaxed(&e->id[0]),
+                                    .policy = weir__load_relaxed(&e->policy),
+                                    .key = weir__table_key(w, &w->cold[slot]),
+                                    .key_len = w->cold[slot].key_len,
+                                    .now = now};
+    hand_over(w, slot, &v, report);
+    /* a fallback share is nothing that Redis knows of: all that counts is what is owed */
+    slice->sent_level = fallen && v.level > 0 ? 0 : v.level;
+    report->level = tokens_of(slice->sent_level, v.k);
+    report->rate = fallen ? 0 : rate_of(v.mult, v.k);
+    report->until = sliced ? weir__load_relaxed(&slice->until) : 0;
+    report->regime = fallen ? WEIR__FALLBACK : sliced ? WEIR__SLICED : WEIR__BARE;
+    weir__store_relaxed(&e->reported, 1);
+}
+
+/* A key that was too long to be kept while its policy was local can't be reported. Dropped, it will be made anew, with
+ * its bytes. */
+static void drop_nameless(struct weir *w, struct weir__hot *e, uint64_t now)
+{
+    uint64_t id[2] = {weir__load_relaxed(&e->id[0]), weir__load_relaxed(&e->id[1])}, x;
+
+    if (weir__table_lock(e, id, &x) && !weir__table_drop(w, e, x, now))
+        weir__table_unlock(e, x + WEIR__STEP);
+}
+
+/* Pins the entry and fills its report, if it can have one now. */
+static enum prepared prepare(struct weir *w, uint32_t slot, uint64_t now, struct weir__report *report)
+{
+    struct weir__hot *e = &w->hot[slot];
+    const struct weir__policy_state *policy;
+    enum prepared prepared = NOTHING;
+
+    weir__lock(&w->state->walk_lock);
+    if (weir__load_relaxed(&e->reported)) {
+        weir__unlock(&w->state->walk_lock);
+        return IN_FLIGHT;
+    }
+    pin(e);
+    weir__dirty_clear(e); /* before x is loaded: a taker whose CAS comes later lists the entry again */
+    while (atomic_load_explicit(&e->x, memory_order_seq_cst) & WEIR__LOCK)
+        weir__cpu_relax();
+    policy = &w->policies[weir__load_acquire(&e->policy)];
+    if (weir__load_acquire(&e->id[0]) != 0 && weir__load_acquire(&policy->mode) != WEIR_LOCAL) {
+        weir__hybrid_settle(w, e, now);
+        if (!weir__table_key(w, &w->cold[slot])) {
+            unpin(e);
+            drop_nameless(w, e, now);
+            weir__unlock(&w->state->walk_lock);
+            return NOTHING;
+        }
+        if (weir__load_acquire(&e->regime) != WEIR__LOCAL) {
+            fill_report(w, slot, now, report);
+            prepared = READY;
+        }
+    }
+    if (prepared == NOTHING)
+        unpin(e);
+    weir__unlock(&w->state->walk_lock);
+    return prepared;
+}
+
+/* As if the report had never been made. */
+static void take_back(struct weir *w, const struct weir__report *report)
+{
+    struct weir__slice *slice = &w->slice[report->slot];
+    uint64_t shown = report->spent > 0 ? (uint64_t)report->spent : 0;
+
+    slice->denied_told -= report->attempts - shown;
+    if (report->asked > weir__load_relaxed(&slice->asked))
+        weir__store_relaxed(&slice->asked, report->asked);
+    weir__seam_release(w, report->slot, report->spent, report->refunded);
+}
+
+size_t weir__seam_collect(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx)
+{
+    size_t words = weir__dirty_words(w), word = w->state->collect_word, taken = 0;
+    struct weir__report report;
+    bool stopped = budget == 0;
+
+    for (size_t n = 0; n < words && !stopped; n++, word++) {
+        uint64_t mask, back = 0;
+
+        if (word >= words)
+            word = 0;
+        mask = weir__dirty_grab(w, word);
+        for (; mask && !stopped; mask &= mask - 1) {
+            uint32_t slot = (uint32_t)(word * 64 + (unsigned)__builtin_ctzll(mask));
+            enum prepared prepared = prepare(w, slot, now, &report);
+
+            if (prepared == IN_FLIGHT) {
+                back |= mask & -mask;
+            } else if (prepared == READY && !take(ctx, &report)) {
+                take_back(w, &report);
+                weir__dirty_list(w, &w->hot[slot]);
+                stopped = true;
+            } else if (prepared == READY) {
+                stopped = ++taken == budget;
+            }
+        }
+        weir__dirty_put_back(w, word, back | mask);
+        if (stopped)
+            break; /* and goes on here */
+    }
+    w->state->collect_word = (uint32_t)word;
+    return taken;
+}
+
+size_t weir__seam_urgent(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx)
+{
+    uint32_t list = w->state->urgent_rest;
+    struct weir__report report;
+    size_t taken = 0;
+
+    while (taken < budget) {
+        uint32_t slot;
+
+        if (!list)
+            list = weir__urgent_drain(w);
+        if (!list)
+            break;
+        slot = weir__urgent_pop(w, &list);
+        if (prepare(w, slot, now, &report) != READY)
+            continue; /* in flight: what it brings may do; if not, a taker will say so */
+        report.urgent = 1;
+        if (!take(ctx, &report)) {
+            take_back(w, &report);
+            weir__dirty_list(w, &w->hot[slot]);
+            (void)weir__urgent_push(w, &w->hot[slot]);
+            break;
+        }
+        taken++;
+    }
+    w->state->urgent_rest = list;
+    return taken;
+}
+
+int weir__seam_report(struct weir *w, uint32_t slot, uint64_t now, struct weir__report *out)
+{
+    return prepare(w, slot, now, out) == READY;
+}
+
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
+
+/* What shall be in force. */
+struct terms {
+    uint64_t mult, cap, fall_mult, fall_cap;
+    int64_t level;
+};
+
+/* Writes it beside what is in force (v) and puts it in force. false: x has moved, look again. */
+static bool install(struct weir *w, uint32_t slot, const struct weir__view *v, uint64_t now, const struct terms *terms)
+{
+    struct weir__hot *e = &w->hot[slot];
+    struct weir__slice *slice = &w->slice[slot];
+    unsigned s = (v->f & WEIR__SLOT) ^ WEIR__SLOT;
+    uint64_t x = v->x, f = v->f, new_x = x + WEIR__STEP;
+
+    /* release: a reader that meets one of these with an older f finds x changed when it looks again, for this slot was
+     * in force until an earlier CAS */
+    weir__store_release(&slice->mult[s], terms->mult);
+    weir__store_release(&slice->cap[s], terms->cap);
+    weir__store_release(&slice->fall_mult[s], terms->fall_mult);
+    weir__store_release(&slice->fall_cap[s], terms->fall_cap);
+    if (!weir__cas16_state(&e->x, &x, &f, new_x,
+                           weir__hybrid_f(weir__bucket_refill(now, terms->mult), new_x, terms->level, s)))
+        return false;
+    atomic_fetch_add_explicit(&w->cold[slot].returned, WEIR__STEP, memory_order_release);
+    return true;
+}
+
+static uint64_t share_mult(const struct weir__policy_state *policy, double rate, uint8_t k)
+{
+    uint64_t mult = weir__bucket_mult(rate, k), most = weir__hybrid_mult(policy, k);
+
+    return mult < most ? mult : most;
+}
+
+static uint64_t share_cap(const struct weir__policy_state *policy, double tokens, uint8_t k)
+{
+    int64_t cap = weir__bucket_units(tokens, k), most = weir__hybrid_burst(policy, k);
+
+    return cap < 0 ? 0 : (uint64_t)(cap < most ? cap : most);
+}
+
+/* The grant in units. Nothing that a lying server may answer makes it more than the policy allows. */
+static void plan(struct weir *w, uint32_t slot, const struct weir__view *v, const struct weir__grant *grant,
+                 struct terms *terms)
+{
+    const struct weir__policy_state *policy = &w->policies[weir__load_relaxed(&w->hot[slot].policy)];
+    const struct weir__slice *slice = &w->slice[slot];
+    unsigned s = v->f & WEIR__SLOT;
+    int64_t delta = weir__bucket_units(grant->level_delta, v->k);
+    const int64_t most = (int64_t)WEIR__UNITS_MAX;
+
+    terms->mult = share_mult(policy, grant->rate, v->k);
+    terms->cap = share_cap(policy, grant->cap, v->k);
+    terms->fall_mult = weir__load_relaxed(&slice->fall_mult[s]);
+    terms->fall_cap = weir__load_relaxed(&slice->fall_cap[s]);
+    if (grant->fallback_rate >= 0) {
+        terms->fall_mult = share_mult(policy, grant->fallback_rate, v->k);
+        terms->fall_cap = share_cap(policy, grant->fallback_cap, v->k);
+    }
+    /* An entry that fell back meanwhile is no longer at what it told: what is left of that after all it spent since */
+    if (v->f & WEIR__FALL)
+        terms->level = slice->sent_level - weir__hybrid_unreported(w, slot, v->x);
+    else
+        terms->level = v->level;
+    terms->level = terms->level > most - 1 - (delta > 0 ? delta : 0) ? most : terms->level + delta;
+    if (terms->level < -most)
+        terms->level = -most;
+    if (terms->level > (int64_t)terms->cap)
+        terms->level = (int64_t)terms->cap;
+}
+
+static void apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir__grant *grant)
+{
+    struct weir__hot *e = &w->hot[slot];
+    struct weir__slice *slice = &w->slice[slot];
+    struct weir__view v;
+    struct terms terms;
+    bool sliced;
+
+    look(w, e, now, &v);
+    if (v.regime == WEIR__LOCAL)
+        return; /* the policy has become a local one */
+    sliced = grant->rate > 0 || grant->cap > 0;
+    weir__store_relaxed(&e->noted, 1);
+    weir__store_relaxed(&slice->until, sliced ? grant->until : 0);
+    weir__store_relaxed(&slice->hold, grant->hold);
+    weir__store_relaxed(&slice->low, grant->low >= 0 ? weir__bucket_units(grant->low, v.k) : INT64_MIN);
+    /* release: the pair in force of an entry that was bare is {0, 0} in its record as well, and until is told */
+    weir__store_release(&e->regime, WEIR__SLICED);
+    for (unsigned turns = 0;; weir__backoff(&turns)) {
+        plan(w, slot, &v, grant, &terms);
+        if (install(w, slot, &v, now, &terms))
+            break;
+        look(w, e, now, &v);
+    }
+    /* Redis' clock and this one agree on nothing later than now */
+    if (weir__load_relaxed(&e->touched) > now)
+        weir__store_relaxed(&e->touched, now);
+    weir__hybrid_fleet_set(slice, weir__bucket_units(grant->global, v.k), now);
+}
+
+void weir__seam_apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir__grant *grant)
+{
+    struct weir__hot *e = &w->hot[slot];
+    uint8_t reported;
+
+    weir__lock(&w->state->walk_lock);
+    reported = weir__load_relaxed(&e->reported);
+    weir__store_relaxed(&e->reported, 0);
+    if (reported == 1)
+        apply(w, slot, now, grant);
+    if (reported)
+        unpin(e);
+    weir__unlock(&w->state->walk_lock);
+}
+
+void weir__seam_pause(struct weir *w, uint32_t slot, uint64_t now)
+{
+    struct weir__hot *e = &w->hot[slot];
+    const struct weir__slice *slice = &w->slice[slot];
+    struct weir__view v;
+    struct terms terms;
+    unsigned s;
+
+    weir__lock(&w->state->walk_lock);
+    for (unsigned turns = 0; weir__load_relaxed(&e->reported) == 1; weir__backoff(&turns)) {
+        look(w, e, now, &v);
+        if (v.regime != WEIR__SLICED || v.f & WEIR__FALL || v.mult == 0)
+            break;
+        s = v.f & WEIR__SLOT;
+        terms = (struct terms){.cap = v.cap,
+                               .fall_mult = weir__load_relaxed(&slice->fall_mult[s]),
+                               .fall_cap = weir__load_relaxed(&slice->fall_cap[s]),
+                               .level = v.level};
+        if (install(w, slot, &v, now, &terms))
+            break;
+    }
+    weir__unlock(&w->state->walk_lock);
+}
+
+void weir__seam_release(struct weir *w, uint32_t slot, int64_t unsent_spent, int64_t unsent_refunded)
+{
+    struct weir__hot *e = &w->hot[slot];
+    struct weir__cold *cold = &w->cold[slot];
+    struct weir__slice *slice = &w->slice[slot];
+    uint8_t k = weir__load_relaxed(&e->k), reported;
+    uint64_t at;
+    int64_t fallen;
+
+    weir__lock(&w->state->walk_lock);
+    reported = weir__load_relaxed(&e->reported);
+    weir__store_relaxed(&e->reported, 0);
+    if (reported == 1) {
+        k = weir__load_relaxed(&e->k);
+        atomic_fetch_sub_explicit(&cold->base, (uint64_t)unsent_spent << k, memory_order_release);
+        atomic_fetch_add_explicit(&cold->refunded, (uint64_t)unsent_refunded, memory_order_release);
+        fallen = slice->sent_fall < unsent_spent ? slice->sent_fall : unsent_spent;
+        if (fallen > 0)
+            atomic_fetch_add_explicit(&slice->fall_spent, fallen, memory_order_relaxed);
+        at = weir__load_relaxed(&slice->global_at);
+        if (at)
+            weir__hybrid_fleet_set(
+                slice, weir__load_relaxed(&slice->global) + (unsent_spent - unsent_refunded) * (INT64_C(1) << k), at);
+        /* on its fallback share it stays until a report is answered */
+        if (unsent_spent || unsent_refunded || weir__load_relaxed(&e->f) & WEIR__FALL)
+            weir__dirty_list(w, e);
+    }
+    if (reported)
+        unpin(e);
+    weir__unlock(&w->state->walk_lock);
+}
+
+/* ---- what is left ------------------------------------------------------------------------------------------------ */
+
+int weir__seam_dirty(struct weir *w)
+{
+    return weir__dirty_any(w);
+}
+
+uint64_t weir__seam_unsent(struct weir *w)
+{
+    size_t words = weir__dirty_words(w);
+    uint64_t total = 0;
+
+    weir__lock(&w->state->walk_lock);
+    for (size_t word = 0; word < words; word++) {
+        uint64_t mask = weir__load_acquire(&w->dirty[word]);
+
+        for (; mask; mask &= mask - 1) {
+            uint32_t slot = (uint32_t)(word * 64 + (unsigned)__builtin_ctzll(mask));
+            struct weir__hot *e = &w->hot[slot];
+            struct weir__view v;
+            int64_t spent;
+
+            if (weir__load_acquire(&e->id[0]) == 0 || weir__load_acquire(&e->regime) == WEIR__LOCAL)
+                continue;
+            look(w, e, 0, &v);
+            spent = weir__hybrid_whole(weir__hybrid_unreported(w, slot, v.x), v.k);
+            total += spent > 0 ? (uint64_t)spent : 0;
+        }
+    }
+    weir__unlock(&w->state->walk_lock);
+    return total;
+}
+
+uint32_t weir__seam_slots(const struct weir *w)
+{
+    return w->slots;
+}
