@@ -98,12 +98,12 @@ void weir__seam_detach(struct weir *w)
 
 static int finish(const struct weir__ask *ask, int verdict, struct weir_result *result)
 {
-    weir__stats_count(ask->w, ask->policy, verdict);
     result->policy = ask->policy;
     if (verdict == WEIR_DENY && weir__load_relaxed(&ask->p->shadow)) {
         result->flags |= WEIR_SHADOW;
-        return WEIR_ALLOW;
+        verdict = WEIR_ALLOW;
     }
+    weir__stats_count(ask->w, ask->policy, verdict);
     return verdict;
 }
 
