@@ -18,6 +18,7 @@
 #include "tools/meter.h"
 #include "tools/private_redis.h"
 #include "tools/view.h"
+#include "tools/worker.h"
 
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
@@ -535,6 +536,12 @@ int demo_main(int argc, char **argv)
     d.mode = d.options.fleet.mode;
     d.hybrid_seen = d.mode == WEIR_HYBRID;
     d.strict_seen = d.mode == WEIR_STRICT;
+    int status = worker_try_policy(&d.options.fleet);
+    if (status != 0) {
+        fprintf(stderr, "weir demo: a %s policy of %s, burst %" PRIu64 ": %s\n", demo_mode_name(d.mode),
+                describe_limit(&d.options.fleet), d.options.fleet.burst, weir_strerror(status));
+        return 2;
+    }
     int terminal = !d.options.json && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     if (!terminal && d.options.fleet.run_ns == 0) {
         d.options.fleet.run_ns = 10 * SECOND;

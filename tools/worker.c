@@ -78,6 +78,21 @@ void worker_policy(const struct fleet_options *options, enum weir_mode mode, uns
     }
 }
 
+int worker_try_policy(const struct fleet_options *options)
+{
+    struct weir_policy policy;
+    struct weir *limiter;
+    weir_policy_id id;
+    int status = weir_open(&limiter, NULL);
+    if (status != 0) {
+        return status;
+    }
+    worker_policy(options, options->mode, options->processes - 1, &policy);
+    status = weir_policy_add(limiter, &policy, &id);
+    weir_close(limiter);
+    return status;
+}
+
 static int open_limiter(struct worker *me)
 {
     const struct fleet_options *options = &me->board->options;

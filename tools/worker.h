@@ -13,6 +13,9 @@
  * parts of the burst that differ by one at most, and the rate divided exactly. */
 void worker_policy(const struct fleet_options *options, enum weir_mode mode, unsigned index, struct weir_policy *out);
 
+/* Would the library take the policy? 0, or its status. */
+int worker_try_policy(const struct fleet_options *options);
+
 /* The life of a worker, from after the fork to its exit code. */
 int worker_run(struct fleet_board *board, unsigned index);
 
