@@ -7,9 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-#define DEMAND_EWMA 0.5    /* s */
-#define SHORTEST 0.020     /* s: no key is reported more often by its timer */
-#define MARGIN 50          /* 1 / MARGIN of a lifetime: clocks differ, and a decision takes a moment */
+#define DEMAND_EWMA 0.5 /* s */
+#define SHORTEST 0.020  /* s: no key is reported more often by its timer */
+#define MARGIN 50       /* 1 / MARGIN of a lifetime: clocks differ, and a decision takes a moment */
 
 static double larger(double a, double b)
 {
@@ -151,11 +151,26 @@ void weir__slice_grant(const struct weir__slice_terms *terms, const struct weir_
     out->low = -1;
     if (answer->rich && level > 0)
         out->low = smaller(0.6 * level, larger(level / 4, 1.5 * ask->demand * rtt));
-    out->until = weir__slice_until(terms, ask->sent_ns);
+    /* Nothing is held that could end: the key is as good as one that was never granted anything. */
+    out->until = out->rate > 0 || out->cap > 0 ? weir__slice_until(terms, ask->sent_ns) : 0;
     out->hold = answer->hold > 0 ? now_ns + (uint64_t)ceil(smaller(answer->hold, 1e9) * 1e9) : 0;
     out->fallback_rate = answer->fallback;
     out->fallback_cap = terms->rate > 0 ? terms->burst * answer->fallback / terms->rate : 0;
     out->global = answer->total;
+}
+
+double weir__slice_seed(const struct weir__slice_terms *terms, double total, double age, double outage)
+{
+    return smaller(terms->burst, total + terms->rate * larger(0, age - larger(0, outage)));
+}
+
+int64_t weir__slice_excused(int64_t fallback_spent, double fallback_rate, double outage)
+{
+    double most = fallback_rate * outage;
+    if (fallback_spent <= 0 || !(most > 0)) {
+        return 0;
+    }
+    return most < (double)fallback_spent ? (int64_t)most : fallback_spent;
 }
 
 int weir__slice_nothing(const struct weir__slice_ask *ask, const struct weir__slice_answer *answer)

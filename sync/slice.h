@@ -76,9 +76,17 @@ struct weir__slice_answer {
 
 /* What the answer does to the bucket. The level moves by (answer.level - ask.level) - (ask.rate - answer.rate)+ x flight,
  * and what is more than wanted is dropped now, to be returned by the next report. flight is bounded by the timeout: after
- * it the caller had put the rate to 0. now_ns: when the reply came; rtt: the estimate after it. */
+ * it the caller had put the rate to 0. now_ns: when the reply came; rtt: the estimate after it. Where nothing is held
+ * afterwards (rate and cap 0) out->until is 0. */
 void weir__slice_grant(const struct weir__slice_terms *terms, const struct weir__slice_ask *ask,
                        const struct weir__slice_answer *answer, uint64_t now_ns, double rtt, struct weir__grant *out);
+
+/* For a Redis that forgot its state (weir__wire_record.seed): what this node last saw of a key, aged by the refill since,
+ * but for the outage: what was refilled then, fallback shares used. age, outage: s. */
+double weir__slice_seed(const struct weir__slice_terms *terms, double total, double age, double outage);
+
+/* The part of fallback_spent which that covers: to be told neither in spent nor in fallback_spent. */
+int64_t weir__slice_excused(int64_t fallback_spent, double fallback_rate, double outage);
 
 /* May a key be left out of reports while it is clean? Nothing held, nothing lent, nobody asking. */
 int weir__slice_nothing(const struct weir__slice_ask *ask, const struct weir__slice_answer *answer);

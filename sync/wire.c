@@ -276,16 +276,11 @@ static void put_numbers(struct weir__wire_buf *out, const struct weir__wire_targ
                         const struct weir__wire_numbers *numbers, uint64_t nonce)
 {
     const double values[] = {
-        WEIR__WIRE_FORMAT,
-        target->shards,
-        (double)numbers->version,
-        (double)numbers->limit,
-        (double)numbers->per_ns,
-        (double)numbers->burst,
-        (double)numbers->overshoot,
-        numbers->interval,
-        numbers->timeout,
-        (double)(nonce & ((UINT64_C(1) << 52) - 1)),
+        WEIR__WIRE_FORMAT,          target->shards,
+        (double)numbers->version,   (double)numbers->limit,
+        (double)numbers->per_ns,    (double)numbers->burst,
+        (double)numbers->overshoot, numbers->interval,
+        numbers->timeout,           (double)(nonce & ((UINT64_C(1) << 52) - 1)),
     };
     put_doubles(out, values, sizeof values / sizeof values[0]);
 }

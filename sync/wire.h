@@ -17,14 +17,14 @@
 
 #include <weir/weir.h>
 
-#define WEIR__WIRE_FORMAT 1      /* of the state in Redis and of what travels: they change together */
-#define WEIR__WIRE_ID 16         /* bytes of a node id */
-#define WEIR__WIRE_RECORDS 512u  /* records a batch may hold */
-#define WEIR__WIRE_WAITS 2048u   /* waiting or strict entries a batch may hold */
-#define WEIR__WIRE_MEMBERS 64u   /* members of an all-or-none take */
-#define WEIR__WIRE_NAME 640u     /* room for a key's name in Redis, with its ending NUL; longer prefixes are refused */
-#define WEIR__WIRE_SHA 40        /* hex digits */
-#define WEIR__WIRE_LIVE 60.0     /* s: a node that says nothing for so long is no longer counted; its q0 is void before */
+#define WEIR__WIRE_FORMAT 1     /* of the state in Redis and of what travels: they change together */
+#define WEIR__WIRE_ID 16        /* bytes of a node id */
+#define WEIR__WIRE_RECORDS 512u /* records a batch may hold */
+#define WEIR__WIRE_WAITS 2048u  /* waiting or strict entries a batch may hold */
+#define WEIR__WIRE_MEMBERS 64u  /* members of an all-or-none take */
+#define WEIR__WIRE_NAME 640u    /* room for a key's name in Redis, with its ending NUL; longer prefixes are refused */
+#define WEIR__WIRE_SHA 40       /* hex digits */
+#define WEIR__WIRE_LIVE 60.0 /* s: a node that says nothing for so long is no longer counted; its q0 is void before */
 #define WEIR__WIRE_REMEMBER 600.0 /* s: a silent node's sequence is kept so long; after half of it say hello again */
 
 /* ---- buffers ----------------------------------------------------------------------------------------------------- */
@@ -66,8 +66,8 @@ uint32_t weir__wire_shard(const void *key, size_t key_len, uint32_t shards);
 struct weir__wire_target {
     const char *prefix; /* any bytes; braces, % and control characters are escaped as %XX */
     const char *policy;
-    const char *group;  /* NULL: none. The policies of a group share a cluster slot, whatever the shard */
-    uint32_t shard;     /* < shards */
+    const char *group; /* NULL: none. The policies of a group share a cluster slot, whatever the shard */
+    uint32_t shard;    /* < shards */
     uint32_t shards;
 };
 
@@ -86,13 +86,13 @@ double weir__wire_generation(uint64_t limit, uint64_t per_ns, uint64_t burst, ui
 /* ---- a node's batch ---------------------------------------------------------------------------------------------- */
 
 struct weir__wire_numbers {
-    uint64_t version;    /* the highest wins; equal versions: the last that spoke. Compared as doubles */
-    uint64_t limit;      /* tokens */
-    uint64_t per_ns;     /* ... every per_ns */
+    uint64_t version; /* the highest wins; equal versions: the last that spoke. Compared as doubles */
+    uint64_t limit;   /* tokens */
+    uint64_t per_ns;  /* ... every per_ns */
     uint64_t burst;
-    uint64_t overshoot;  /* max_overshoot, resolved */
-    double interval;     /* S of this policy, s: weir__slice_terms.interval */
-    double timeout;      /* of a batch, s */
+    uint64_t overshoot; /* max_overshoot, resolved */
+    double interval;    /* S of this policy, s: weir__slice_terms.interval */
+    double timeout;     /* of a batch, s */
 };
 
 /* Requests of equal cost that wait for an answer from Redis. They are admitted from what is proven free. */
@@ -107,18 +107,18 @@ struct weir__wire_wait {
 struct weir__wire_record {
     const void *key;
     uint32_t key_len;
-    int64_t spent;          /* whole tokens, since the last report that was applied; without those admitted here */
+    int64_t spent; /* whole tokens, since the last report that was applied; without those admitted here */
     int64_t refunded;
     int64_t fallback_spent; /* the part of spent that a fallback share admitted */
-    double age;             /* s: the rest of spent is all at least so old. 0 but for the first report after an outage */
-    int slice;              /* non-zero: the key holds a slice or wants one; the five below count */
-    double level;           /* tokens in hand when the batch was sent; < 0: overdraft in use */
-    double rate;            /* tokens a second in force */
-    double demand;          /* attempts a second */
-    double want;            /* level wanted; 0: none (a release when level and rate are 0 too) */
-    double max_cost;        /* the largest recent cost; 0 or 1: nothing special */
-    int known;              /* `seed` counts (only in a batch with WEIR__WIRE_HELLO) */
-    double seed;            /* the key's total as last seen from Redis, aged: min(burst, total + rate x age) */
+    double age;      /* s: the rest of spent is all at least so old. 0 but for the first report after an outage */
+    int slice;       /* non-zero: the key holds a slice or wants one; the five below count */
+    double level;    /* tokens in hand when the batch was sent; < 0: overdraft in use */
+    double rate;     /* tokens a second in force */
+    double demand;   /* attempts a second */
+    double want;     /* level wanted; 0: none (a release when level and rate are 0 too) */
+    double max_cost; /* the largest recent cost; 0 or 1: nothing special */
+    int known;       /* `seed` counts (only in a batch with WEIR__WIRE_HELLO) */
+    double seed;     /* the key's total as last seen from Redis, aged: min(burst, total + rate x age) */
     struct weir__wire_wait *waits; /* must live until the reply is decoded */
     uint32_t n_waits;
 };
@@ -138,8 +138,8 @@ struct weir__wire_batch {
     double rtt;                  /* measured round trip, s */
     uint32_t flags;
     struct weir__wire_record *records;
-    uint32_t count;              /* may be 0: presence alone (keeps q0 and the sequence alive) */
-    double test_now;             /* tests only: Redis TIME is taken to be this, s; 0 in production */
+    uint32_t count;  /* may be 0: presence alone (keeps q0 and the sequence alive) */
+    double test_now; /* tests only: Redis TIME is taken to be this, s; 0 in production */
 };
 
 /* Does this record travel in long form? (Then `slice` fields of its grant count.) */
@@ -161,17 +161,17 @@ enum weir__wire_status {
 struct weir__wire_head {
     uint32_t format;
     enum weir__wire_status status;
-    double now;         /* the shard's clock, s: never goes back */
-    double epoch;       /* send it back in the next batch */
-    double last;        /* the highest seq applied of this node */
+    double now;                        /* the shard's clock, s: never goes back */
+    double epoch;                      /* send it back in the next batch */
+    double last;                       /* the highest seq applied of this node */
     struct weir__wire_numbers numbers; /* in force: a version above the one sent means that the node's are stale */
-    double nodes;       /* live in the last minute, this one included */
-    double q0;          /* tokens that this node may overdraw a key of this shard that it holds no slice of; void
+    double nodes;                      /* live in the last minute, this one included */
+    double q0;         /* tokens that this node may overdraw a key of this shard that it holds no slice of; void
                            WEIR__WIRE_LIVE - 10 s after the batch was sent. A node uses the least of its shards' */
-    double pool;        /* what Redis may lend in slices */
-    double recovering;  /* s left in which state is gathered again and nothing granted; 0: none */
+    double pool;       /* what Redis may lend in slices */
+    double recovering; /* s left in which state is gathered again and nothing granted; 0: none */
     uint32_t shards;
-    double healed;      /* records whose stored value made no sense and was replaced */
+    double healed; /* records whose stored value made no sense and was replaced */
 };
 
 struct weir__wire_grant {
@@ -198,7 +198,7 @@ int weir__wire_sync_decode(const struct weir__wire_batch *batch, const void *rep
 enum weir__wire_op { WEIR__WIRE_TAKE = 0, WEIR__WIRE_GIVE = 1, WEIR__WIRE_LOOK = 2 };
 
 struct weir__wire_strict_entry {
-    uint32_t key;      /* index into keys */
+    uint32_t key; /* index into keys */
     enum weir__wire_op op;
     int64_t cost;      /* TAKE: of each; GIVE: tokens to refund */
     uint32_t count;    /* TAKE: requests merged, >= 1; else 1 */
@@ -209,8 +209,8 @@ struct weir__wire_strict_entry {
 struct weir__wire_key {
     const void *key;
     uint32_t key_len;
-    double total;      /* out: T after the batch */
-    double free;       /* out: of it, not reserved by slices */
+    double total; /* out: T after the batch */
+    double free;  /* out: of it, not reserved by slices */
 };
 
 /* Entries are worked off in order. Never repeated: a strict batch is at most once. */
@@ -236,18 +236,18 @@ struct weir__wire_member {
     struct weir__wire_numbers numbers;
     const void *key;
     uint32_t key_len;
-    uint32_t flags;                  /* WEIR__WIRE_OUTAGE_LOCAL or 0 */
+    uint32_t flags; /* WEIR__WIRE_OUTAGE_LOCAL or 0 */
     int64_t cost;
-    double total, free;              /* out: after the decision */
-    int denied;                      /* out: it had too little, or would have after the members before it */
+    double total, free; /* out: after the decision */
+    int denied;         /* out: it had too little, or would have after the members before it */
 };
 
 struct weir__wire_all {
     struct weir__wire_member *members;
-    uint32_t n;         /* 1 to 64 */
+    uint32_t n; /* 1 to 64 */
     uint64_t nonce;
     double test_now;
-    int admitted;       /* out */
+    int admitted; /* out */
 };
 
 int weir__wire_all_encode(struct weir__wire_buf *out, const struct weir__wire_all *all, const char *sha);
@@ -260,20 +260,20 @@ int weir__wire_forget_encode(struct weir__wire_buf *out, const struct weir__wire
                              const struct weir__wire_key *keys, uint32_t n, const char *sha);
 
 struct weir__wire_seen_slice {
-    uint8_t node[8];   /* the first bytes of its id */
-    double age;        /* s since it last reported */
-    double reserved;   /* tokens, as of now */
+    uint8_t node[8]; /* the first bytes of its id */
+    double age;      /* s since it last reported */
+    double reserved; /* tokens, as of now */
     double rate, cap, fallback, demand;
-    int expired;       /* a tombstone: `reserved` was written off */
+    int expired; /* a tombstone: `reserved` was written off */
 };
 
 struct weir__wire_seen {
     int exists;
-    double total;      /* T now */
+    double total; /* T now */
     double free;
-    double reserved;   /* P */
+    double reserved; /* P */
     double rates, fallbacks, demands, caps;
-    double ttl;        /* s left of the generation that holds it; < 0: none */
+    double ttl; /* s left of the generation that holds it; < 0: none */
     uint32_t n_slices;
 };
 

@@ -11,7 +11,7 @@
 #define HEAD 16u       /* doubles of a head */
 #define SHORT_GRANT 2u /* ... of a short record's answer */
 #define LONG_GRANT 8u
-#define SEEN 10u       /* of a peek, after the head */
+#define SEEN 10u /* of a peek, after the head */
 #define SEEN_SLICE 8u
 
 /* Doubles still to be read. Reading past the end or a number that is none marks it broken. */

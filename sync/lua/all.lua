@@ -20,7 +20,7 @@ end
 local function fetch(key)
   use(key.shard, key.shard.outage)
   bring(key.value, 0, 1e300)
-  if now >= sw and #v > BASE_LEN and now >= h[RECOVER] then rebuild(true) end
+  if now >= sw and #v > BASE_LEN and now >= h[RECOVER] then rebuild(true, 0) end
 end
 
 -- The same key may be named twice: one state.

@@ -134,36 +134,36 @@ local function find_own()
   return at
 end
 
--- Takes this node's slice out of v and the sums. Returns when it last reported, what was written off, its fallback
--- rate.
+-- Takes this node's slice out of v and the sums. Returns what was written off of it, and its credit for fallback use.
 local function take_own()
   local at = find_own()
-  if not at then return nil, 0, 0 end
-  local last, p, rate, cap, d, f, e = unpk(SLICE, v, at + 8)
+  if not at then return 0, 0 end
+  local last, p, rate, cap, d, f, e, credit = unpk(SLICE, v, at + 8)
   v = sub(v, 1, at - 1) .. sub(v, at + SLICE_LEN)
-  if d < 0 then return last, p, f end
+  if d < 0 then return p, credit end
   P, R, F, D, C, N = P - p - rate * (now - last), R - rate, F - f, D - d, C - cap, N - 1
   es, U = es - e, U - e * (now - last)
   if N <= 0 then P, R, F, D, C, N, es, U = 0, 0, 0, 0, 0, 0, 0, 0 end
-  return last, 0, f
+  return 0, credit
 end
 
 -- Charges a report: spent on slices, given back, spent on the fallback share. back: the refill that was held over for
--- it.
+-- it. Returns what is left of the credit: a node may report twice before it has told all of an outage.
 local function charge(spent, refunded, fall, back)
-  local last, off, f = take_own()
+  local off, credit = take_own()
+  if now > trec + 2 * life then credit = 0 end
   local x = spent - fall
   if off > 0 then x = max(0, x - off) end
   T, Th, rc = T - x, Th - x, rc + x
   if fall > 0 then
-    x = fall
-    if last and last < trec then x = max(0, x - f * exr) end
-    x = max(0, min(x, T + B))
+    x = max(0, min(fall - credit, T + B))
+    credit = max(0, credit - fall)
     T, Th, rc = T - x, Th - x, rc + x
   end
   T, Th = min(B, T + refunded + r * back), min(B + max(0, U), Th + refunded + r * back)
   if Th < T then Th = T end
-  if now >= sw and budget > 0 and not gathering and #v > BASE_LEN then budget = budget - 1; rebuild(true) end
+  if now >= sw and budget > 0 and not gathering and #v > BASE_LEN then budget = budget - 1; rebuild(true, 0) end
+  return credit
 end
 
 local function put(i, own)
@@ -230,7 +230,7 @@ local function long(i, spent, refunded, fall, age, level, rate, d, want, most)
   if age > 0 and value and #value >= 16 then back = max(0, min(age, now - select(2, unpk('<dd', value)))) end
   if seeds ~= '' then seed = unpk('<d', seeds, 8 * i - 7) end
   bring(value, back, seed)
-  charge(spent, refunded, fall, back)
+  local credit = charge(spent, refunded, fall, back)
   local inflight = rate * rtt
   local sure = T - P - level - inflight
   local took = admit(i, min(sure, T))
@@ -245,7 +245,7 @@ local function long(i, spent, refunded, fall, age, level, rate, d, want, most)
   if d > 0 or next_rate > 0 or p > 1e-9 or p < -1e-9 then
     local e = min(d, next_rate + max(0, new) / S)
     P, F, D, C, N, es = P + p, F + f, D + d, C + cap, N + 1, es + e
-    own = tail .. pack(SLICE, now, p, next_rate, cap, d, f, e)
+    own = tail .. pack(SLICE, now, p, next_rate, cap, d, f, e, credit)
   end
   o[oi + 1], o[oi + 2], o[oi + 3], o[oi + 4] = T, T - P, new, next_rate
   o[oi + 5], o[oi + 6], o[oi + 7], o[oi + 8] = cap, f, hold, left >= 1 and 1 or 0

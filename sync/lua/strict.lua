@@ -52,7 +52,7 @@ for i = 1, n do
   local t, p, changed = s.absent, 0, false
   if value and #value ~= 16 then
     bring(value, 0, 1e300)
-    if now >= sw and #v > BASE_LEN and not gathering then rebuild(true) end
+    if now >= sw and #v > BASE_LEN and not gathering then rebuild(true, 0) end
     local before = T
     t, changed = decide(list, T, P)
     p = P
