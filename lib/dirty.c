@@ -71,9 +71,8 @@ int weir__urgent_push(struct weir *w, struct weir__hot *e)
 uint32_t weir__urgent_drain(struct weir *w)
 {
     /* Taken whole, so no pop races with a push: no ABA. acquire: pairs with the release of every push on the list (each
-     * is an RMW, so they form one release sequence). */
-    if (!weir__load_relaxed(&w->state->urgent))
-        return 0;
+     * is an RMW, so they form one release sequence). No look first: an RMW reads the latest push, a load need not, and
+     * the push that it missed would wake nobody again. */
     return atomic_exchange_explicit(&w->state->urgent, 0, memory_order_acquire);
 }
 
