@@ -73,6 +73,7 @@ void weir__link_on_connected(void *arg)
     }
     send_loads(link);
     send_own(link, WEIR__INSPECT, 0, 2, info, info_len);
+    weir__adapter_flush(&link->adapter); /* at once: its time has begun */
 }
 
 /* Eviction drops whole shards, thousands of limits at once: say so where it can happen. */

@@ -307,8 +307,8 @@ static void take_command(struct liar *liar, struct connection *connection, const
     owed->due_ms = rule && rule->act == LIAR_LATE ? now_ms() + rule->ms : 0;
     owed->ready = 1;
     const char *answer = own_answer(words, n);
-    if (rule && (rule->act == LIAR_REPLY || rule->act == LIAR_GARBAGE)) {
-        answer = rule->act == LIAR_REPLY ? liar->texts[rule - liar->rules] : "\x01\x7fno RESP at all\r\n";
+    if (rule && (rule->act == LIAR_REPLY || rule->act == LIAR_GARBAGE || rule->text)) {
+        answer = rule->act == LIAR_GARBAGE ? "\x01\x7fno RESP at all\r\n" : liar->texts[rule - liar->rules];
     } else if (connection->upstream >= 0 &&
                (!rule || (rule->act != LIAR_SILENT && rule->act != LIAR_HANG && rule->act != LIAR_CLOSE &&
                           rule->act != LIAR_RESET && rule->act != LIAR_LOSE_REQUEST))) {

@@ -36,7 +36,7 @@ struct liar_rule {
     unsigned skip;       /* the first matches that are left alone */
     unsigned times;      /* then applies that many times; 0: for ever */
     enum liar_act act;
-    const char *text; /* LIAR_REPLY; copied */
+    const char *text; /* what is answered (raw RESP), or half of it; NULL: what would have been; copied */
     unsigned ms;      /* LIAR_LATE */
 };
 
