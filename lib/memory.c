@@ -76,7 +76,8 @@ void weir__memory_fault_in(void *start, size_t size)
     if (whole == 0)
         return;
 #ifdef MADV_HUGEPAGE
-    madvise(first, whole, MADV_HUGEPAGE);
+    if (whole >= HUGE_PAGE)
+        madvise(first, whole, MADV_HUGEPAGE);
 #endif
 #ifdef MADV_POPULATE_WRITE
     if (madvise(first, whole, MADV_POPULATE_WRITE) == 0)
