@@ -35,5 +35,5 @@ weir_policy_id limiter_policy(struct weir *w, const char *name, uint64_t limit, 
 
 weir_policy_id limiter_ample(struct weir *w)
 {
-    return limiter_policy(w, "ample", 1000000, UINT64_C(1000000000), UINT64_C(1000000000000));
+    return limiter_policy(w, "ample", 1, UINT64_C(86400000000000), UINT64_C(1000000000000));
 }

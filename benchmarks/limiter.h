@@ -14,7 +14,7 @@ struct weir *limiter_open(size_t max_keys);
 /* A local policy. Dies on an error. */
 weir_policy_id limiter_policy(struct weir *w, const char *name, uint64_t limit, uint64_t per_ns, uint64_t burst);
 
-/* Never empty in a benchmark's time and never full again after its first take: the usual path, one step of one word. */
+/* 10^12 tokens, one more a day: neither empty nor, after its first take, full. So a take is one step of one word. */
 weir_policy_id limiter_ample(struct weir *w);
 
 /* 16 bytes, "user:" and more, made from a number in registers. */

@@ -76,6 +76,21 @@ WEIR__INLINE uint64_t weir__clock_counter(void)
 #endif
 }
 
+/* weir__clock_now where it needn't do more than read the counter; 0: it must. */
+WEIR__INLINE uint64_t weir__clock_glance(const struct weir__clock *clock)
+{
+    uint32_t seq = weir__load_acquire(&clock->seq);
+    const struct weir__anchor *anchor = &clock->anchor[seq & 1];
+    uint64_t span = weir__load_acquire(&anchor->span);
+    uint64_t mult = weir__load_acquire(&anchor->mult);
+    uint64_t ns = weir__load_acquire(&anchor->ns);
+    uint64_t gone = weir__clock_counter() - weir__load_acquire(&anchor->base);
+
+    if (WEIR__UNLIKELY(gone >= span) || WEIR__UNLIKELY(weir__load_relaxed(&clock->seq) != seq))
+        return 0;
+    return ns + (gone * mult >> 32);
+}
+
 /* Now. Never back in a thread; between threads to within the time of a re-anchoring. Threads: any. */
 WEIR__INLINE uint64_t weir__clock_now(struct weir__clock *clock)
 {

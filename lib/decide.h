@@ -41,8 +41,37 @@ WEIR__INLINE void weir__decide_read(const struct weir__policy_state *p, struct w
     v->mult = weir__load_acquire(&params->mult);
     v->cap = weir__load_acquire(&params->cap);
     v->k = weir__load_acquire(&e->k);
-    v->units = (uint64_t)cost << v->k;
+    /* past the burst, as it may be by now, it may not fit when shifted */
+    v->units = (uint64_t)cost > v->cap >> v->k ? v->cap + 1 : (uint64_t)cost << v->k;
     v->level = (int64_t)(weir__bucket_refill(v->now, v->mult) - x - (f & WEIR__UNITS));
+}
+
+/* The usual case of weir__decide_take without a result: a cost below the cap, one try. Lean: no loop, nothing that needs an
+ * address, so that all of it stays in registers that a leaf function may use. WEIR__REKEYED: nothing done, for whatever
+ * reason; weir__decide_take knows what to do. */
+WEIR__INLINE int weir__decide_quick(const struct weir__policy_state *p, struct weir__hot *e, uint64_t x, uint64_t now,
+                                    int64_t cost)
+{
+    uint64_t f = weir__load_acquire(&e->f), touched, cap, units;
+    const struct weir__params *params = &p->slot[f & WEIR__SLOT];
+    int64_t level = (int64_t)(weir__bucket_refill(now, weir__load_acquire(&params->mult)) - x - (f & WEIR__UNITS));
+    unsigned k = weir__load_acquire(&e->k);
+
+    cap = weir__load_acquire(&params->cap);
+    touched = weir__load_acquire(&e->touched);
+    if (WEIR__UNLIKELY(level > (int64_t)cap) ||
+        WEIR__UNLIKELY((uint64_t)cost - 1 >= weir__load_acquire(&params->most)) || WEIR__UNLIKELY(now < touched) ||
+        WEIR__UNLIKELY(weir__load_acquire(&e->regime) != WEIR__LOCAL) || WEIR__UNLIKELY(x & WEIR__LOCK))
+        return WEIR__REKEYED;
+    units = (uint64_t)cost << k;
+    if (WEIR__UNLIKELY(level < (int64_t)units))
+        return weir__load_acquire(&e->x) == x ? WEIR_DENY : WEIR__REKEYED;
+    if (WEIR__UNLIKELY(
+            !atomic_compare_exchange_strong_explicit(&e->x, &x, x + units, memory_order_acq_rel, memory_order_relaxed)))
+        return WEIR__REKEYED;
+    if (now != touched)
+        weir__store_relaxed(&e->touched, now);
+    return WEIR_ALLOW;
 }
 
 /* Takes cost (1 to the burst) for an entry of a local policy. x was loaded with acquire before the id was compared;

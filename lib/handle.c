@@ -7,11 +7,19 @@
 #include "lib/take.h"
 
 struct weir_key {
+    /* what most takes need, in one line */
+    struct weir__hot *e; /* pinned; of a strict policy, which has none: `no_entry` */
+    struct weir__policy_state *p;
+    struct weir__gate *gate;
+    struct weir__count *first; /* of the policy's counts, and the bytes from it that weir__stats_step may use */
+    size_t private_counts;
     struct weir__ask ask; /* ask.key is own */
-    struct weir__hot *e;  /* pinned; NULL: of a strict policy, which has none */
     size_t size;          /* of this */
     unsigned char own[];  /* the key's bytes */
 };
+
+/* Locked for ever: nothing is decided on it. */
+static struct weir__hot no_entry = {.x = WEIR__LOCK};
 
 /* A pinned entry stays the key's. The pin comes before x and id are looked at: whoever drops an entry takes the lock
  * bit of x first and then looks at the pin. */
@@ -58,7 +66,11 @@ int weir_key_open(struct weir *w, weir_policy_id policy, const void *key, size_t
     k->size = size;
     memcpy(k->own, key, key_len);
     k->ask.key = k->own;
-    k->e = NULL;
+    k->e = &no_entry;
+    k->p = ask.p;
+    k->gate = w->gate;
+    k->first = &w->counts[policy];
+    k->private_counts = w->private_counts;
     if (weir__load_acquire(&ask.p->mode) != WEIR_STRICT) {
         k->e = pin(&k->ask);
         if (!k->e) {
@@ -70,45 +82,85 @@ int weir_key_open(struct weir *w, weir_policy_id policy, const void *key, size_t
     return 0;
 }
 
-static WEIR__NOINLINE int take_slowly(struct weir_key *key, int64_t cost, uint64_t now_ns, struct weir_result *result)
+/* All that weir__decide_quick leaves. */
+WEIR__INLINE int take_well(struct weir_key *key, int64_t cost, uint64_t now, struct weir_result *result)
 {
-    const struct weir__ask *ask;
+    const struct weir__ask *ask = &key->ask;
+    int verdict = WEIR__REKEYED;
 
-    if (!key)
-        return WEIR_E_INVAL;
-    ask = &key->ask;
-    if (!weir__load_acquire(&ask->w->gate->alive))
+    if (WEIR__UNLIKELY(!weir__load_acquire(&ask->w->gate->alive)))
         return WEIR_E_FORKED;
-    if (weir__load_acquire(&ask->p->mode) == WEIR_STRICT)
+    if (WEIR__UNLIKELY(weir__load_acquire(&ask->p->mode) == WEIR_STRICT))
         return weir__take_strict(ask, cost, result);
-    return weir__take_memory(ask, now_ns ? now_ns : weir__limiter_now(ask->w), cost, result);
-}
-
-int weir_key_take(struct weir_key *key, int64_t cost, uint64_t now_ns, struct weir_result *result)
-{
-    const struct weir__ask *ask;
-    int verdict;
-
-    if (WEIR__UNLIKELY(!key || !key->e || !weir__load_relaxed(&key->ask.w->gate->alive) ||
-                       !weir__take_is_fast(key->ask.p, cost)))
-        return take_slowly(key, cost, now_ns, result);
-    ask = &key->ask;
-    if (!now_ns)
-        now_ns = weir__limiter_now(ask->w);
-    verdict = weir__decide_take(ask->p, key->e, weir__load_acquire(&key->e->x), NULL, now_ns, cost, result);
+    if (!now)
+        now = weir__limiter_now(ask->w);
+    if (WEIR__LIKELY(key->e != &no_entry) && weir__take_is_fast(ask->p, cost))
+        verdict = weir__decide_take(ask->p, key->e, weir__load_acquire(&key->e->x), NULL, now, cost, result);
     if (WEIR__UNLIKELY(verdict == WEIR__REKEYED))
-        return take_slowly(key, cost, now_ns, result);
+        return weir__take_memory(ask, now, cost, result);
     if (result)
         result->policy = ask->policy;
     weir__stats_count(ask->w, ask->policy, verdict);
     return verdict;
 }
 
+static WEIR__NOINLINE int take_silently(struct weir_key *key, int64_t cost, uint64_t now)
+{
+    return take_well(key, cost, now, NULL);
+}
+
+static WEIR__NOINLINE int take_and_report(struct weir_key *key, int64_t cost, uint64_t now, struct weir_result *result)
+{
+    return key ? take_well(key, cost, now, result) : WEIR_E_INVAL;
+}
+
+/* `asked`: the time that the caller gave. What is not quickly decided starts again: every call here is the last thing
+ * done, so that no register need be saved. */
+WEIR__INLINE int take_quickly(struct weir_key *key, int64_t cost, uint64_t now, uint64_t asked)
+{
+    struct weir__policy_state *p = key->p;
+    struct weir__hot *e = key->e;
+    size_t stripe = weir__stats_stripe;
+    int verdict;
+
+    if (WEIR__UNLIKELY(stripe >= key->private_counts))
+        return take_silently(key, cost, asked);
+    verdict = weir__decide_quick(p, e, weir__load_acquire(&e->x), now, cost);
+    if (WEIR__LIKELY(verdict == WEIR_ALLOW)) {
+        weir__stats_step(key->first, stripe, WEIR_ALLOW);
+        return WEIR_ALLOW;
+    }
+    if (WEIR__LIKELY(verdict == WEIR_DENY)) {
+        weir__stats_step(key->first, stripe, WEIR_DENY);
+        return WEIR_DENY;
+    }
+    return take_silently(key, cost, asked);
+}
+
+/* A clock that has been wiped by fork, like one that isn't the counter, has nothing to glance at. */
+static WEIR__NOINLINE int take_now(struct weir_key *key, int64_t cost)
+{
+    uint64_t now = weir__clock_glance(&key->gate->clock);
+
+    return WEIR__LIKELY(now) ? take_quickly(key, cost, now, 0) : take_silently(key, cost, 0);
+}
+
+int weir_key_take(struct weir_key *key, int64_t cost, uint64_t now_ns, struct weir_result *result)
+{
+    if (WEIR__UNLIKELY(!key || result))
+        return take_and_report(key, cost, now_ns, result);
+    if (!now_ns)
+        return take_now(key, cost);
+    if (WEIR__UNLIKELY(!weir__load_relaxed(&key->gate->alive)))
+        return WEIR_E_FORKED;
+    return take_quickly(key, cost, now_ns, now_ns);
+}
+
 void weir_key_close(struct weir_key *key)
 {
     if (!key)
         return;
-    if (key->e && weir__load_acquire(&key->ask.w->gate->alive))
+    if (key->e != &no_entry && weir__load_acquire(&key->gate->alive))
         atomic_fetch_sub_explicit(&key->e->pin, 1, memory_order_release);
     weir__limiter_free(key->ask.w, key, key->size);
 }

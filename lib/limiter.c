@@ -146,7 +146,7 @@ static int open_self(struct weir **out, const struct weir_options *options)
     w->on_full = options->on_full;
     w->log = options->log;
     w->log_arg = options->log_arg;
-    w->private_stripes = options->shared ? 0 : WEIR__STRIPES - 1;
+    w->private_counts = options->shared ? 0 : (WEIR__STRIPES - 1) * WEIR__STRIPE_BYTES;
     *out = w;
     return 0;
 }

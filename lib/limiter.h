@@ -38,15 +38,18 @@
 struct weir__params {
     _Atomic uint64_t mult; /* units a ns << 48 */
     _Atomic uint64_t cap;  /* units */
+    _Atomic uint64_t most; /* cap in tokens, if an ordinary local policy's: neither shared nor shadow; else 0 */
+    uint64_t spare;
 };
 
 /* One policy. Who writes: weir_policy_add and _set, under state->policy_lock; the hybrid fields: the collector.
  * slot[] as entry.h says: the spare one is filled while no entry selects it. */
 struct weir__policy_state {
-    /* all that a decision reads */
+    /* all that a local decision reads */
     _Alignas(64) struct weir__params slot[2];
-    _Atomic uint64_t burst;       /* tokens */
-    _Atomic uint64_t fresh_until; /* hybrid: weir__seam_fresh_until */
+    /* ... and any other */
+    _Alignas(64) _Atomic uint64_t burst; /* tokens */
+    _Atomic uint64_t fresh_until;        /* hybrid: weir__seam_fresh_until */
     _Atomic int64_t overdraft; /* hybrid, tokens: q0 of weir__seam_overdraft, without the one of WEIR_UNKNOWN_ADMIT */
     _Atomic uint8_t special;   /* not an ordinary local policy: mode is not WEIR_LOCAL, or shadow */
     _Atomic uint8_t mode;      /* enum weir_mode */
@@ -68,7 +71,7 @@ struct weir__policy_state {
     char group[WEIR_NAME_MAX + 1]; /* empty: none */
     _Atomic uint8_t slot_k[2];     /* of slot[] */
 };
-_Static_assert(sizeof(struct weir__policy_state) == 320, "five lines");
+_Static_assert(sizeof(struct weir__policy_state) == 384, "six lines");
 
 /* 15 tags (0: free) and a version of 7 bits with the sticky overflow bit on top: one line of the set's entries. */
 struct weir__tags {
@@ -109,6 +112,8 @@ struct weir__count {
     _Atomic uint64_t verdict[2]; /* by enum weir_status: WEIR_ALLOW, WEIR_DENY */
 };
 
+#define WEIR__STRIPE_BYTES (WEIR__POLICY_MAX * sizeof(struct weir__count))
+
 struct weir__arena;
 
 struct weir {
@@ -121,7 +126,7 @@ struct weir {
     uint64_t secret[2];
     struct weir__count *counts; /* [WEIR__STRIPES][WEIR__POLICY_MAX] */
     /* the rest */
-    _Alignas(64) uint32_t private_stripes; /* stripes that one thread owns: below it no atomic step is needed */
+    _Alignas(64) size_t private_counts; /* bytes of counts[] that threads own, a stripe each: no atomic step needed */
     uint32_t slots;
     uint64_t (*now_ns)(void *now_arg); /* the caller's clock, or NULL */
     void *now_arg;

@@ -53,10 +53,14 @@ static void write_settings(struct weir__policy_state *p, const struct weir_polic
     weir__store_release(&p->special, policy->mode != WEIR_LOCAL || policy->shadow);
 }
 
-static void write_slot(struct weir__policy_state *p, unsigned slot, const struct weir__numbers *numbers)
+static void write_slot(struct weir__policy_state *p, unsigned slot, const struct weir_policy *policy,
+                       const struct weir__numbers *numbers)
 {
+    bool ordinary = policy->mode == WEIR_LOCAL && !policy->shadow;
+
     weir__store_release(&p->slot[slot].mult, numbers->mult);
     weir__store_release(&p->slot[slot].cap, numbers->cap);
+    weir__store_release(&p->slot[slot].most, ordinary ? policy->burst : 0);
     weir__store_release(&p->slot_k[slot], numbers->k);
 }
 
@@ -102,7 +106,7 @@ int weir_policy_add(struct weir *w, const struct weir_policy *policy, weir_polic
         memset(p->group, 0, sizeof p->group);
         if (read.group)
             memcpy(p->group, read.group, strlen(read.group));
-        write_slot(p, 0, &numbers);
+        write_slot(p, 0, &read, &numbers);
         weir__store_relaxed(&p->k, numbers.k);
         weir__store_relaxed(&p->current, 0);
         write_settings(p, &read);
@@ -301,7 +305,7 @@ int weir_policy_set(struct weir *w, weir_policy_id id, const struct weir_policy 
     weir__lock(&w->state->walk_lock);
     now = weir_now(w);
     spare = weir__load_relaxed(&p->current) ^ 1u;
-    write_slot(p, spare, &numbers);
+    write_slot(p, spare, &read, &numbers);
     write_settings(p, &read);
     weir__store_release(&p->k, numbers.k);
     atomic_store_explicit(&p->current, (uint8_t)spare, memory_order_seq_cst);

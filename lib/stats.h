@@ -16,8 +16,17 @@
 #define WEIR__TLS_MODEL
 #endif
 
-/* This thread's stripe; UINT32_MAX: it has none yet. Given back when the thread ends. */
-extern _Thread_local uint32_t weir__stats_stripe WEIR__TLS_MODEL;
+/* Where this thread's stripe begins, bytes from a limiter's first; SIZE_MAX: it has none yet. Given back when the thread
+ * ends. */
+extern _Thread_local size_t weir__stats_stripe WEIR__TLS_MODEL;
+
+/* One more verdict of the policy whose count in the first stripe is `first`; the stripe is this thread's own. */
+WEIR__INLINE void weir__stats_step(struct weir__count *first, size_t stripe, int verdict)
+{
+    struct weir__count *own = (struct weir__count *)(void *)((char *)first + stripe);
+
+    weir__store_relaxed(&own->verdict[verdict], weir__load_relaxed(&own->verdict[verdict]) + 1);
+}
 
 /* weir__stats_count for a thread without a stripe of its own. */
 void weir__stats_count_slow(struct weir *w, weir_policy_id policy, int verdict);
@@ -25,15 +34,12 @@ void weir__stats_count_slow(struct weir *w, weir_policy_id policy, int verdict);
 /* verdict: WEIR_ALLOW or WEIR_DENY. */
 WEIR__INLINE void weir__stats_count(struct weir *w, weir_policy_id policy, int verdict)
 {
-    uint32_t stripe = weir__stats_stripe;
-    _Atomic uint64_t *count;
+    size_t stripe = weir__stats_stripe;
 
-    if (WEIR__UNLIKELY(stripe >= w->private_stripes)) {
+    if (WEIR__UNLIKELY(stripe >= w->private_counts))
         weir__stats_count_slow(w, policy, verdict);
-        return;
-    }
-    count = &w->counts[stripe * WEIR__POLICY_MAX + policy].verdict[verdict];
-    weir__store_relaxed(count, weir__load_relaxed(count) + 1);
+    else
+        weir__stats_step(&w->counts[policy], stripe, verdict);
 }
 
 /* Verdicts of one policy so far. */
