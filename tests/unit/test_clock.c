@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * lib/clock.h: agreement with CLOCK_MONOTONIC, never back, and by made-up readings what drift, a suspend and a bad counter
- * do.
+ * lib/clock.h: agreement with CLOCK_MONOTONIC, never back, and by made-up readings what drift, a suspend and a bad
+ * counter do.
  */
 #include <check.h>
 #include <pthread.h>
@@ -107,7 +107,8 @@ START_TEST(never_back_in_any_thread)
 }
 END_TEST
 
-/* ---- made-up readings: a counter of 2 GHz -------------------------------------------------------------------------- */
+/* ---- made-up readings: a counter of 2 GHz
+ * -------------------------------------------------------------------------- */
 
 struct made_up {
     struct weir__clock clock;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * lib/siphash.h against a second implementation, written from the algorithm's description byte by byte, which itself must
- * give the published values of SipHash-2-4.
+ * lib/siphash.h against a second implementation, written from the algorithm's description byte by byte, which itself
+ * must give the published values of SipHash-2-4.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 
 #include "lib/siphash.h"
 
-/* ---- the reference: c rounds a word, d rounds at the end; 64 or 128 bits ------------------------------------------- */
+/* ---- the reference: c rounds a word, d rounds at the end; 64 or 128 bits
+ * ------------------------------------------- */
 
 static uint64_t spin(uint64_t v, unsigned by)
 {
