@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What becomes of a batch: its grants are put in force, or it goes again as it is until it is answered. A batch is given
+ * up by nobody but weir__reconcile_stop: until then each of its tokens is told to Redis exactly once.
+ */
+#include "sync/reconcile_state.h"
+
+#include <math.h>
+
+#include <hiredis/hiredis.h>
+
+#define PROBE_NS (100 * WEIR__MS)
+#define PAUSE_MAX_NS (5 * WEIR__SECOND)
+#define LOST_AT_ONCE 3u /* a Redis that loses its state more often than that in a row is asked at leisure */
+
+/* ---- it was applied ---------------------------------------------------------------------------------------------- */
+
+/* A debt has a floor in Redis; whole tokens below it were not taken and are reported again. */
+static int64_t below_floor(const struct weir__wire_numbers *numbers, double total, int64_t spent)
+{
+    double bottom = -((double)numbers->burst + (double)numbers->overshoot);
+
+    if (total >= bottom || spent <= 0)
+        return 0;
+    return (int64_t)fmin(floor(bottom - total), (double)spent);
+}
+
+/* s for which a key without a slice has nothing to expect. */
+static double bare_hold(const struct weir__slice_terms *terms, double free)
+{
+    return free < 1 ? (1 - free) / terms->rate : 0;
+}
+
+static void apply(struct weir__reconcile *rec, struct weir__lane *lane, struct weir__out *out,
+                  const struct weir__wire_grant *grant, const struct weir__wire_head *head, uint64_t mono, uint64_t now)
+{
+    const struct weir__slice_terms *terms = &lane->policy->terms;
+    struct weir__kept *kept = out->kept;
+    struct weir__slice_ask ask = {
+        .level = out->level, .rate = out->rate, .demand = out->demand, .want = out->want, .sent_ns = out->now};
+    struct weir__slice_answer answer = {.level = grant->level,
+                                        .rate = grant->rate,
+                                        .cap = grant->cap,
+                                        .fallback = out->slice ? grant->fallback : -1,
+                                        .hold = out->slice ? grant->hold : bare_hold(terms, grant->free),
+                                        .total = grant->total,
+                                        .rich = grant->rich};
+    struct weir__grant force;
+
+    weir__slice_grant(terms, &ask, &answer, now, rec->node->rtt, &force);
+    if (force.rate <= 0 && force.cap <= 0)
+        force.until = 0; /* no slice that could end */
+    weir__seam_apply(rec->node->w, kept->slot, now, &force);
+    kept->known = 1;
+    kept->total = grant->total;
+    kept->total_at = mono;
+    kept->held = out->slice && !weir__slice_nothing(&ask, &answer);
+    kept->carried = below_floor(&head->numbers, grant->total, out->spent);
+    weir__reconcile_settle(rec, out);
+}
+
+static void applied(struct weir__reconcile *rec, struct weir__batch *batch, const struct weir__wire_head *head)
+{
+    struct weir__node *node = rec->node;
+    struct weir__lane *lane = batch->lane;
+    struct weir__course *course = &rec->courses[lane->id];
+    uint64_t mono = uv_hrtime(), now = weir_now(node->w);
+
+    if (batch->tries == 0)
+        node->rtt = weir__slice_rtt(node->rtt, (double)(mono - batch->sent_at) / 1e9);
+    weir__node_learn(node, lane->id, head);
+    lane->epoch = head->epoch;
+    lane->answered_at = batch->first_mono;
+    lane->q0 = head->q0;
+    lane->nodes = head->nodes;
+    lane->recover_until = head->recovering > 0 ? mono + (uint64_t)(head->recovering * 1e9) : 0;
+    course->news = 1;
+    if (batch->tries) /* late: what it granted may have run out already */
+        course->walk |= 1;
+    if (head->healed > 0)
+        weir__seam_log(node->w, WEIR_LOG_WARN, "policy %s: %.0f values in Redis made no sense and were replaced",
+                       lane->policy->is.name, head->healed);
+    weir__reconcile_alive(rec, batch->first_now);
+    for (uint32_t i = 0; i < batch->wire.count; i++)
+        apply(rec, lane, batch->outs[i], &batch->grants[i], head, mono, now);
+    weir__batch_free(node, batch);
+    weir__reconcile_ready(rec, lane);
+    weir__count_add(&node->count.syncs, 1);
+    atomic_store_explicit(&node->count.last_sync_ns, now, memory_order_relaxed);
+    if (rec->collect || course->walk)
+        weir__reconcile_busy(rec);
+}
+
+/* ---- it was not -------------------------------------------------------------------------------------------------- */
+
+/* All that this node knows of the policy's keys is told again. */
+static void recall(struct weir__reconcile *rec, weir_policy_id id)
+{
+    struct weir__ring *rings = weir__keys_rings(&rec->keys, id);
+
+    while (rings && rings[WEIR__LIST_KNOWN].first)
+        weir__keys_move(&rec->keys, rings[WEIR__LIST_KNOWN].first, WEIR__LIST_RECALL);
+    rec->courses[id].walk |= 1;
+    weir__reconcile_busy(rec);
+}
+
+static void state_lost(struct weir__reconcile *rec, struct weir__batch *batch, const struct weir__wire_head *head)
+{
+    struct weir__node *node = rec->node;
+    struct weir__lane *lane = batch->lane;
+    uint64_t mono = uv_hrtime();
+
+    if (batch->lost == 0)
+        weir__seam_log(node->w, WEIR_LOG_WARN, "policy %s, shard %u: Redis has lost its state: told again",
+                       lane->policy->is.name, lane->shard);
+    lane->lost_at = mono;
+    lane->recover_until = head->recovering > 0 ? mono + (uint64_t)(head->recovering * 1e9) : 0;
+    recall(rec, lane->id);
+    batch->lost++;
+    if (weir__batch_again(node, batch, head->epoch, head->last, mono, weir__link_sha(node->link, WEIR__WIRE_SYNC)))
+        weir__reconcile_park(rec, batch, mono + PROBE_NS);
+    else
+        weir__reconcile_park(rec, batch, batch->lost > LOST_AT_ONCE ? mono + WEIR__SECOND : mono);
+}
+
+static void mismatch(struct weir__reconcile *rec, struct weir__batch *batch, const struct weir__wire_head *head)
+{
+    struct weir__node *node = rec->node;
+    struct weir__lane *lane = batch->lane;
+
+    if (!lane->policy->mismatched)
+        weir__seam_log(node->w, WEIR_LOG_ERROR, "policy %s: %s: format %u and %u shards, not %d and %u",
+                       lane->policy->is.name, weir_strerror(WEIR_E_MISMATCH), head->format, head->shards,
+                       WEIR__WIRE_FORMAT, node->shards);
+    lane->policy->mismatched = 1;
+    weir__count_add(&node->count.sync_errors, 1);
+    weir__reconcile_park(rec, batch, uv_hrtime() + WEIR__SECOND);
+}
+
+/* Slices whose answer is late grow no more: Redis may have given what they would grow by to others. */
+static void pause_slices(struct weir__reconcile *rec, struct weir__batch *batch)
+{
+    uint64_t now = weir_now(rec->node->w);
+
+    for (uint32_t i = 0; i < batch->wire.count; i++)
+        if (batch->outs[i]->rate > 0)
+            weir__seam_pause(rec->node->w, batch->outs[i]->kept->slot, now);
+}
+
+/* In doubt or refused: the same bytes go again. At once where nothing came back, for a repeat is harmless; an error reply
+ * would be the same again. */
+static void failed(struct weir__reconcile *rec, struct weir__batch *batch, enum weir__link_kind kind, int replied)
+{
+    uint64_t pause = PROBE_NS << (batch->tries < 6 ? batch->tries : 6), mono = uv_hrtime();
+
+    if (batch->tries == 0) {
+        pause_slices(rec, batch);
+        weir__seam_log(rec->node->w, WEIR_LOG_DEBUG, "policy %s, shard %u: %s: will be sent again",
+                       batch->lane->policy->is.name, batch->lane->shard, weir__link_kind_label(kind));
+    }
+    if (!replied)
+        pause = batch->tries == 0 ? 0 : PROBE_NS;
+    batch->tries++;
+    weir__count_add(&rec->node->count.sync_errors, 1);
+    weir__reconcile_park(rec, batch, mono + (pause < PAUSE_MAX_NS ? pause : PAUSE_MAX_NS));
+}
+
+void weir__answer_batch(void *arg, enum weir__link_kind kind, const struct redisReply *reply)
+{
+    struct weir__batch *batch = arg;
+    struct weir__reconcile *rec = batch->owner;
+    struct weir__wire_head head;
+
+    batch->flying = 0;
+    rec->flying--;
+    if (rec->stopped) {
+        weir__batch_free(rec->node, batch);
+        return;
+    }
+    if (kind != WEIR__LINK_OK) {
+        failed(rec, batch, kind, reply != NULL);
+        return;
+    }
+    if (reply->type != REDIS_REPLY_STRING ||
+        weir__wire_sync_decode(&batch->wire, reply->str, reply->len, &head, batch->grants)) {
+        weir__seam_log(rec->node->w, WEIR_LOG_ERROR, "policy %s: Redis answers what is no answer",
+                       batch->lane->policy->is.name);
+        failed(rec, batch, WEIR__LINK_PROTOCOL, 1);
+        weir__link_fault(rec->node->link, WEIR__LINK_PROTOCOL);
+        return;
+    }
+    switch (head.status) {
+    case WEIR__WIRE_APPLIED:
+    case WEIR__WIRE_REPEAT: applied(rec, batch, &head); break;
+    case WEIR__WIRE_LOST:
+    case WEIR__WIRE_OLD: state_lost(rec, batch, &head); break;
+    case WEIR__WIRE_MISMATCH: mismatch(rec, batch, &head); break;
+    }
+    weir__flush_advance(rec);
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Builds batches. It must not know when they are sent, nor what their answers do.
+ */
+#include "sync/batch.h"
+
+#include <string.h>
+
+#define LONG_WEIGHT 4u /* a record with a slice costs Redis as much as so many without */
+
+void weir__lane_queue(struct weir__lane *lane, struct weir__out *out)
+{
+    out->next = NULL;
+    if (lane->last)
+        lane->last->next = out;
+    else
+        lane->first = out;
+    lane->last = out;
+    lane->queued++;
+}
+
+struct weir__out *weir__lane_unqueue(struct weir__lane *lane)
+{
+    struct weir__out *out = lane->first;
+
+    if (!out)
+        return NULL;
+    lane->first = out->next;
+    if (!lane->first)
+        lane->last = NULL;
+    lane->queued--;
+    return out;
+}
+
+/* How many of the queued reports one batch carries. */
+static uint32_t count_fitting(const struct weir__node *node, const struct weir__lane *lane)
+{
+    uint32_t weight = 0, count = 0;
+
+    for (const struct weir__out *out = lane->first; out && count < WEIR__WIRE_RECORDS; out = out->next) {
+        weight += out->slice ? LONG_WEIGHT : 1;
+        if (count && weight > node->batch_max)
+            break;
+        count++;
+    }
+    return count;
+}
+
+static struct weir__batch *make(struct weir__node *node, struct weir__lane *lane, uint32_t count)
+{
+    size_t each = sizeof(struct weir__wire_record) + sizeof(struct weir__wire_grant) + sizeof(struct weir__out *);
+    size_t size = sizeof(struct weir__batch) + count * each;
+    struct weir__batch *batch = weir__node_alloc(node, size);
+
+    if (!batch)
+        return NULL;
+    batch->size = size;
+    batch->lane = lane;
+    batch->records = (struct weir__wire_record *)(batch + 1);
+    batch->grants = (struct weir__wire_grant *)(batch->records + count);
+    batch->outs = (struct weir__out **)(batch->grants + count);
+    batch->wire.records = batch->records;
+    batch->wire.count = count;
+    weir__wire_buf_init(&batch->bytes, &node->mem);
+    return batch;
+}
+
+static void fill_record(struct weir__wire_record *record, const struct weir__out *out)
+{
+    *record = (struct weir__wire_record){.key = out->key,
+                                         .key_len = out->key_len,
+                                         .spent = out->spent,
+                                         .refunded = out->refunded,
+                                         .fallback_spent = out->fallback_spent,
+                                         .age = out->age,
+                                         .slice = out->slice,
+                                         .level = out->level,
+                                         .rate = out->rate,
+                                         .demand = out->demand,
+                                         .want = out->want,
+                                         .max_cost = out->kept->max_cost};
+}
+
+/* Says hello where Redis need not know this node any more, or where it has to be told what it once knew of a key. */
+static void greet(struct weir__batch *batch, uint64_t mono)
+{
+    const struct weir__lane *lane = batch->lane;
+    int hello = lane->epoch == 0 || mono < lane->recover_until ||
+                mono - lane->answered_at > (uint64_t)(WEIR__WIRE_REMEMBER / 2 * 1e9);
+
+    for (uint32_t i = 0; i < batch->wire.count; i++) {
+        const struct weir__kept *kept = batch->outs[i]->kept;
+
+        if (kept->known && lane->lost_at && kept->total_at < lane->lost_at)
+            hello = 1;
+    }
+    if (hello)
+        batch->wire.flags |= WEIR__WIRE_HELLO;
+    for (uint32_t i = 0; i < batch->wire.count; i++) {
+        const struct weir__kept *kept = batch->outs[i]->kept;
+
+        batch->records[i].known = hello && kept->known;
+        if (kept->known)
+            batch->records[i].seed = weir__keys_total(kept, &lane->policy->terms, mono);
+    }
+}
+
+/* The round trip that Redis must allow for: reports wait a little before they leave. */
+static double round_trip(const struct weir__node *node, const struct weir__batch *batch, uint64_t now)
+{
+    uint64_t oldest = now;
+
+    for (uint32_t i = 0; i < batch->wire.count; i++)
+        if (batch->outs[i]->now < oldest)
+            oldest = batch->outs[i]->now;
+    return node->rtt + (double)(now - oldest) / 1e9;
+}
+
+struct weir__batch *weir__batch_build(struct weir__node *node, struct weir__lane *lane, uint64_t mono, uint64_t now,
+                                      const char *sha)
+{
+    uint32_t count = count_fitting(node, lane);
+    struct weir__batch *batch = make(node, lane, count);
+    struct weir__out *out = lane->first;
+
+    if (!batch)
+        return NULL;
+    for (uint32_t i = 0; i < count; i++, out = out->next) {
+        batch->outs[i] = out;
+        fill_record(&batch->records[i], out);
+    }
+    weir__node_target(node, lane->policy, lane->shard, &batch->wire.target);
+    batch->wire.numbers = lane->policy->numbers;
+    memcpy(batch->wire.node, node->id, sizeof node->id);
+    batch->wire.seq = lane->seq + 1;
+    batch->wire.nonce = weir__node_random(node);
+    batch->wire.epoch = lane->epoch;
+    batch->wire.rtt = round_trip(node, batch, now);
+    if (lane->policy->is.on_outage == WEIR_OUTAGE_LOCAL)
+        batch->wire.flags |= WEIR__WIRE_OUTAGE_LOCAL;
+    greet(batch, mono);
+    if (weir__wire_sync_encode(&batch->bytes, &batch->wire, sha)) {
+        weir__wire_buf_deinit(&batch->bytes);
+        weir__node_free(node, batch, batch->size);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        weir__lane_unqueue(lane);
+    lane->seq++;
+    lane->presence = 0;
+    lane->batch = batch;
+    return batch;
+}
+
+int weir__batch_again(struct weir__node *node, struct weir__batch *batch, double epoch, double last, uint64_t mono,
+                      const char *sha)
+{
+    struct weir__lane *lane = batch->lane;
+    struct weir__wire_batch before = batch->wire;
+    struct weir__wire_buf bytes;
+
+    batch->wire.epoch = epoch;
+    batch->wire.seq = lane->seq + 1;
+    if (last >= (double)batch->wire.seq)
+        batch->wire.seq = (uint64_t)last + 1;
+    batch->wire.flags |= WEIR__WIRE_HELLO;
+    greet(batch, mono);
+    weir__wire_buf_init(&bytes, &node->mem);
+    if (weir__wire_sync_encode(&bytes, &batch->wire, sha)) {
+        weir__wire_buf_deinit(&bytes);
+        batch->wire = before;
+        return WEIR_E_NOMEM;
+    }
+    weir__wire_buf_deinit(&batch->bytes);
+    batch->bytes = bytes;
+    lane->seq = batch->wire.seq;
+    lane->epoch = epoch;
+    return 0;
+}
+
+void weir__batch_free(struct weir__node *node, struct weir__batch *batch)
+{
+    batch->lane->batch = NULL;
+    weir__wire_buf_deinit(&batch->bytes);
+    weir__node_free(node, batch, batch->size);
+}

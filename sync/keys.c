@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Pools of fixed-size objects in chunks, and lists through them. It must not know what a report leads to.
+ */
+#include "sync/keys.h"
+
+#include <string.h>
+
+#include <uv.h>
+
+#define CHUNK 256u /* objects */
+
+/* ---- pools ------------------------------------------------------------------------------------------------------- */
+
+static int grow_pool(struct weir__node *node, struct weir__pool *pool)
+{
+    char *chunk;
+
+    if (pool->chunk_count == pool->chunk_room) {
+        uint32_t room = pool->chunk_room ? pool->chunk_room * 2 : 16;
+        void **more = weir__node_alloc(node, room * sizeof(void *));
+
+        if (!more)
+            return -1;
+        if (pool->chunk_count)
+            memcpy(more, pool->chunks, pool->chunk_count * sizeof(void *));
+        weir__node_free(node, pool->chunks, pool->chunk_room * sizeof(void *));
+        pool->chunks = more;
+        pool->chunk_room = room;
+    }
+    chunk = weir__node_alloc(node, CHUNK * pool->size);
+    if (!chunk)
+        return -1;
+    pool->chunks[pool->chunk_count++] = chunk;
+    return 0;
+}
+
+/* A zeroed object; *index is its place. */
+static void *take_object(struct weir__node *node, struct weir__pool *pool, uint32_t *index)
+{
+    if (pool->free) {
+        void *object = pool->free;
+
+        memcpy(&pool->free, object, sizeof(void *));
+        memcpy(index, (char *)object + sizeof(void *), sizeof *index);
+        return memset(object, 0, pool->size);
+    }
+    if (pool->used == pool->chunk_count * CHUNK && grow_pool(node, pool))
+        return NULL;
+    *index = pool->used++;
+    return (char *)pool->chunks[*index / CHUNK] + (*index % CHUNK) * pool->size;
+}
+
+static void give_object(struct weir__pool *pool, void *object, uint32_t index)
+{
+    memcpy(object, &pool->free, sizeof(void *));
+    memcpy((char *)object + sizeof(void *), &index, sizeof index);
+    pool->free = object;
+}
+
+static void deinit_pool(struct weir__node *node, struct weir__pool *pool)
+{
+    for (uint32_t i = 0; i < pool->chunk_count; i++)
+        weir__node_free(node, pool->chunks[i], CHUNK * pool->size);
+    weir__node_free(node, pool->chunks, pool->chunk_room * sizeof(void *));
+    memset(pool, 0, sizeof *pool);
+}
+
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
+
+int weir__keys_init(struct weir__keys *keys, struct weir__node *node)
+{
+    memset(keys, 0, sizeof *keys);
+    keys->node = node;
+    keys->slots = weir__seam_slots(node->w);
+    keys->kept.size = sizeof(struct weir__kept);
+    keys->outs.size = sizeof(struct weir__out);
+    keys->of_slot = weir__node_alloc(node, keys->slots * sizeof *keys->of_slot);
+    return keys->of_slot ? 0 : WEIR_E_NOMEM;
+}
+
+void weir__keys_deinit(struct weir__keys *keys)
+{
+    deinit_pool(keys->node, &keys->kept);
+    deinit_pool(keys->node, &keys->outs);
+    weir__node_free(keys->node, keys->rings, keys->ring_count * sizeof *keys->rings);
+    weir__node_free(keys->node, keys->of_slot, keys->slots * sizeof *keys->of_slot);
+    memset(keys, 0, sizeof *keys);
+}
+
+struct weir__ring *weir__keys_rings(struct weir__keys *keys, weir_policy_id id)
+{
+    if (id >= keys->ring_count) {
+        uint32_t count = (id / 16 + 1) * 16;
+        struct weir__ring(*more)[WEIR__LISTS] = weir__node_alloc(keys->node, count * sizeof *more);
+
+        if (!more)
+            return NULL;
+        if (keys->ring_count)
+            memcpy(more, keys->rings, keys->ring_count * sizeof *more);
+        weir__node_free(keys->node, keys->rings, keys->ring_count * sizeof *more);
+        keys->rings = more;
+        keys->ring_count = count;
+    }
+    return keys->rings[id];
+}
+
+static struct weir__kept *kept_at(struct weir__keys *keys, uint32_t index)
+{
+    return (struct weir__kept *)keys->kept.chunks[index / CHUNK] + index % CHUNK;
+}
+
+struct weir__kept *weir__keys_find(struct weir__keys *keys, const struct weir__report *report)
+{
+    struct weir__kept *kept;
+    uint32_t index;
+
+    if (keys->of_slot[report->slot]) {
+        kept = kept_at(keys, keys->of_slot[report->slot] - 1);
+        if (kept->id == report->id && kept->policy == report->policy)
+            return kept;
+        if (kept->out)
+            return NULL; /* pinned, so it can't be; never free what a report refers to */
+        weir__keys_drop(keys, kept);
+    }
+    if (!weir__keys_rings(keys, report->policy))
+        return NULL;
+    kept = take_object(keys->node, &keys->kept, &index);
+    if (!kept)
+        return NULL;
+    kept->self = index;
+    kept->id = report->id;
+    kept->slot = report->slot;
+    kept->policy = report->policy;
+    kept->shard = weir__wire_shard(report->key, report->key_len, keys->node->shards);
+    keys->of_slot[report->slot] = index + 1;
+    return kept;
+}
+
+static void unlink_kept(struct weir__keys *keys, struct weir__kept *kept)
+{
+    struct weir__ring *ring = &keys->rings[kept->policy][kept->list];
+
+    if (kept->list == WEIR__LIST_NONE)
+        return;
+    if (kept->prev)
+        kept->prev->next = kept->next;
+    else
+        ring->first = kept->next;
+    if (kept->next)
+        kept->next->prev = kept->prev;
+    else
+        ring->last = kept->prev;
+    ring->count--;
+    kept->prev = kept->next = NULL;
+    kept->list = WEIR__LIST_NONE;
+}
+
+/* Where a key that holds a slice belongs: the list is in the order of the last reports. Mostly at its end; what an outage
+ * held up, at its front. */
+static struct weir__kept *last_before(const struct weir__ring *ring, const struct weir__kept *kept)
+{
+    struct weir__kept *before = ring->last;
+
+    if (ring->first && ring->first->reported_at >= kept->reported_at)
+        return NULL;
+    while (before && before->reported_at > kept->reported_at)
+        before = before->prev;
+    return before;
+}
+
+void weir__keys_move(struct weir__keys *keys, struct weir__kept *kept, enum weir__list list)
+{
+    struct weir__ring *ring = &keys->rings[kept->policy][list];
+
+    unlink_kept(keys, kept);
+    if (list == WEIR__LIST_NONE)
+        return;
+    kept->list = (uint8_t)list;
+    kept->prev = list == WEIR__LIST_HELD ? last_before(ring, kept) : ring->last;
+    kept->next = kept->prev ? kept->prev->next : ring->first;
+    if (kept->prev)
+        kept->prev->next = kept;
+    else
+        ring->first = kept;
+    if (kept->next)
+        kept->next->prev = kept;
+    else
+        ring->last = kept;
+    ring->count++;
+}
+
+void weir__keys_drop(struct weir__keys *keys, struct weir__kept *kept)
+{
+    unlink_kept(keys, kept);
+    keys->of_slot[kept->slot] = 0;
+    give_object(&keys->kept, kept, kept->self);
+}
+
+struct weir__out *weir__keys_depart(struct weir__keys *keys, struct weir__kept *kept, const struct weir__report *report)
+{
+    uint32_t index;
+    struct weir__out *out = take_object(keys->node, &keys->outs, &index);
+
+    if (!out)
+        return NULL;
+    out->self = index;
+    out->kept = kept;
+    out->key = report->key;
+    out->key_len = report->key_len;
+    out->spent = report->spent;
+    out->refunded = report->refunded;
+    out->fallback_spent = report->fallback_spent;
+    out->level = report->level;
+    out->rate = report->rate;
+    out->now = report->now;
+    kept->out = 1;
+    kept->reported_at = uv_hrtime();
+    keys->out_count++;
+    keys->out_spent += out->spent;
+    return out;
+}
+
+void weir__keys_arrive(struct weir__keys *keys, struct weir__out *out)
+{
+    out->kept->out = 0;
+    keys->out_count--;
+    keys->out_spent -= out->spent;
+    give_object(&keys->outs, out, out->self);
+}
+
+double weir__keys_total(const struct weir__kept *kept, const struct weir__slice_terms *terms, uint64_t mono)
+{
+    double total = kept->total + terms->rate * ((double)(mono - kept->total_at) / 1e9);
+
+    return total < terms->burst ? total : terms->burst;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the node remembers of the keys it shares: their demand, what Redis last said of them, whether they hold a slice;
+ * and the reports that are on their way. Owns that memory; knows nothing of batches, the wire or when to report.
+ *
+ * Threads: the loop's.
+ */
+#ifndef WEIR_SYNC_KEYS_H
+#define WEIR_SYNC_KEYS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "sync/node.h"
+
+enum weir__list {
+    WEIR__LIST_NONE = 0,
+    WEIR__LIST_HELD,   /* holds a slice: must report every interval */
+    WEIR__LIST_KNOWN,  /* holds none, but Redis said that it is not full: worth telling a Redis that lost its state */
+    WEIR__LIST_RECALL, /* the same, to be told again */
+    WEIR__LISTS
+};
+
+/* Between reports. */
+struct weir__kept {
+    struct weir__kept *prev, *next;
+    uint64_t id; /* weir__report.id */
+    uint32_t self, slot, shard;
+    weir_policy_id policy;
+    uint8_t list; /* enum weir__list */
+    uint8_t out;  /* a report of it is on its way */
+    uint8_t known;
+    uint8_t held;         /* Redis keeps a slice for it */
+    int64_t carried;      /* whole tokens that Redis would not take yet: a debt has a floor */
+    double total;         /* T, as Redis last said, ... */
+    uint64_t total_at;    /* ... then (machine's clock); counts where known */
+    uint64_t reported_at; /* machine's clock */
+    double max_cost;      /* the largest recent cost that was denied */
+    struct weir__demand demand;
+};
+
+/* On its way: queued for a batch, or in one. */
+struct weir__out {
+    struct weir__out *next;
+    struct weir__kept *kept;
+    const void *key;
+    uint32_t key_len;
+    uint32_t self;
+    uint32_t round; /* of weir__reconcile_flush */
+    int64_t spent, refunded, fallback_spent;
+    double level, rate, demand, want, age;
+    uint64_t now; /* limiter's clock: when level was read */
+    int slice;    /* travels in long form */
+};
+
+struct weir__pool {
+    size_t size;
+    void *free; /* linked by their first word */
+    void **chunks;
+    uint32_t chunk_count, chunk_room, used;
+};
+
+struct weir__ring {
+    struct weir__kept *first, *last;
+    uint32_t count;
+};
+
+struct weir__keys {
+    struct weir__node *node;
+    uint32_t slots;
+    uint32_t *of_slot; /* index into kept, + 1; 0: none */
+    struct weir__pool kept, outs;
+    uint32_t out_count;
+    int64_t out_spent;                       /* whole tokens on their way */
+    struct weir__ring (*rings)[WEIR__LISTS]; /* by policy */
+    uint32_t ring_count;
+};
+
+int weir__keys_init(struct weir__keys *keys, struct weir__node *node);
+void weir__keys_deinit(struct weir__keys *keys);
+
+/* The lists of a policy, or NULL where there is no memory for them (asked for a new policy only). */
+struct weir__ring *weir__keys_rings(struct weir__keys *keys, weir_policy_id id);
+
+/* What is kept of the key that a report is about; new where the slot holds another key by now. NULL: no memory. */
+struct weir__kept *weir__keys_find(struct weir__keys *keys, const struct weir__report *report);
+
+/* To the end of a list, or to its place in that of the held ones, which is in the order of reported_at. */
+void weir__keys_move(struct weir__keys *keys, struct weir__kept *kept, enum weir__list list);
+void weir__keys_drop(struct weir__keys *keys, struct weir__kept *kept);
+
+/* A report on its way, with what the report says; NULL: no memory. weir__keys_arrive ends it. */
+struct weir__out *weir__keys_depart(struct weir__keys *keys, struct weir__kept *kept,
+                                    const struct weir__report *report);
+void weir__keys_arrive(struct weir__keys *keys, struct weir__out *out);
+
+/* What Redis last said of it, grown since at the policy's rate; its burst at most. Counts where kept->known. */
+double weir__keys_total(const struct weir__kept *kept, const struct weir__slice_terms *terms, uint64_t mono);
+
+#endif

@@ -1,0 +1,663 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What is due, when it is reported, and which batch goes next. It must not know what an answer does (answer.c) or who
+ * waits for it (flush.c).
+ */
+#include "sync/reconcile_state.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SLICE_OF_WORK 512u /* reports taken in one turn of the loop: well under a millisecond */
+#define OUTS_MAX 32768u    /* reports on their way: more wait in the table */
+#define PRESENCE_NS (25 * WEIR__SECOND)
+#define IN_USE_NS ((uint64_t)(WEIR__WIRE_LIVE * 1e9))
+#define Q0_NS ((uint64_t)((WEIR__WIRE_LIVE - 10) * 1e9))
+
+/* ---- lanes ------------------------------------------------------------------------------------------------------- */
+
+static int is_hybrid(const struct weir__reconcile *rec, uint32_t id)
+{
+    return rec->node->policies[id]->is.mode == WEIR_HYBRID;
+}
+
+static int is_shared(const struct weir__reconcile *rec, uint32_t id)
+{
+    return rec->node->policies[id]->is.mode != WEIR_LOCAL;
+}
+
+static struct weir__course *course_of(struct weir__reconcile *rec, weir_policy_id id)
+{
+    struct weir__node *node = rec->node;
+
+    if (id >= rec->course_room) {
+        uint32_t room = (id / 16 + 1) * 16;
+        struct weir__course *more = weir__node_alloc(node, room * sizeof *more);
+
+        if (!more)
+            return NULL;
+        if (rec->course_count)
+            memcpy(more, rec->courses, rec->course_count * sizeof *more);
+        weir__node_free(node, rec->courses, rec->course_room * sizeof *more);
+        rec->courses = more;
+        rec->course_room = room;
+    }
+    if (id >= rec->course_count)
+        rec->course_count = id + 1;
+    return &rec->courses[id];
+}
+
+/* The policy's course with its lanes; NULL: no memory. */
+static struct weir__course *course_with_lanes(struct weir__reconcile *rec, weir_policy_id id)
+{
+    struct weir__node *node = rec->node;
+    struct weir__policy *policy = weir__node_policy(node, id);
+    struct weir__course *course = policy ? course_of(rec, id) : NULL;
+
+    if (!course || course->lanes)
+        return course;
+    course->lanes = weir__node_alloc(node, node->shards * sizeof *course->lanes);
+    if (!course->lanes)
+        return NULL;
+    for (uint32_t i = 0; i < node->shards; i++) {
+        course->lanes[i].policy = policy;
+        course->lanes[i].id = id;
+        course->lanes[i].shard = i;
+    }
+    return course;
+}
+
+void weir__reconcile_ready(struct weir__reconcile *rec, struct weir__lane *lane)
+{
+    if (lane->ready || lane->batch || (!lane->queued && !lane->presence))
+        return;
+    lane->ready = 1;
+    lane->next = NULL;
+    if (rec->last_ready)
+        rec->last_ready->next = lane;
+    else
+        rec->ready = lane;
+    rec->last_ready = lane;
+}
+
+static struct weir__lane *next_ready(struct weir__reconcile *rec)
+{
+    struct weir__lane *lane = rec->ready;
+
+    if (lane) {
+        rec->ready = lane->next;
+        if (!rec->ready)
+            rec->last_ready = NULL;
+        lane->ready = 0;
+    }
+    return lane;
+}
+
+/* ---- reports ----------------------------------------------------------------------------------------------------- */
+
+/* What to ask for: a slice for a key in demand, nothing for one that idles. */
+static void plan(struct weir__reconcile *rec, const struct weir__policy *policy, struct weir__out *out,
+                 const struct weir__report *report)
+{
+    struct weir__kept *kept = out->kept;
+    double now = (double)uv_hrtime() / 1e9, interval = policy->terms.interval;
+
+    weir__demand_add(&kept->demand, now, report->attempts, interval);
+    kept->max_cost = fmax((double)report->asked, kept->max_cost > 1 ? 0.9 * kept->max_cost : 0);
+    if (policy->is.mode == WEIR_HYBRID && !rec->draining && !weir__demand_idle(&kept->demand, now, interval)) {
+        out->demand = weir__demand_rate(&kept->demand, now, interval);
+        out->want = weir__slice_want(&policy->terms, out->demand, rec->node->rtt, kept->max_cost);
+    }
+    out->slice = out->want > 0 || kept->held || report->rate > 0;
+    if (report->until && report->until < report->now)
+        out->age = (double)(report->now - report->until) / 1e9;
+    else if (!report->until && rec->fresh && rec->fresh < report->now)
+        out->age = (double)(report->now - rec->fresh) / 1e9;
+}
+
+/* A report goes to its lane. 0: no room for it now. */
+static int accept_report(struct weir__reconcile *rec, const struct weir__report *report)
+{
+    struct weir__course *course = course_with_lanes(rec, report->policy);
+    struct weir__kept *kept = course ? weir__keys_find(&rec->keys, report) : NULL;
+    struct weir__out *out = kept ? weir__keys_depart(&rec->keys, kept, report) : NULL;
+
+    if (!out) {
+        rec->full = 1;
+        return 0;
+    }
+    plan(rec, rec->node->policies[report->policy], out, report);
+    weir__keys_move(&rec->keys, kept, WEIR__LIST_NONE);
+    out->round = rec->round;
+    out->spent += kept->carried;
+    rec->keys.out_spent += kept->carried;
+    kept->carried = 0;
+    course->used_at = kept->reported_at;
+    weir__lane_queue(&course->lanes[kept->shard], out);
+    weir__reconcile_ready(rec, &course->lanes[kept->shard]);
+    return 1;
+}
+
+static int on_report(void *ctx, const struct weir__report *report)
+{
+    struct weir__reconcile *rec = ctx;
+
+    if (rec->keys.out_count >= OUTS_MAX) {
+        rec->full = 1;
+        return 0;
+    }
+    return accept_report(rec, report);
+}
+
+void weir__reconcile_settle(struct weir__reconcile *rec, struct weir__out *out)
+{
+    struct weir__kept *kept = out->kept;
+    const struct weir__slice_terms *terms = &rec->node->policies[kept->policy]->terms;
+
+    if (out->round != rec->round)
+        rec->older--;
+    weir__keys_arrive(&rec->keys, out);
+    if (kept->held || kept->carried)
+        weir__keys_move(&rec->keys, kept, WEIR__LIST_HELD);
+    else if (kept->known && weir__keys_total(kept, terms, kept->total_at) < terms->burst)
+        weir__keys_move(&rec->keys, kept, WEIR__LIST_KNOWN);
+    else
+        weir__keys_drop(&rec->keys, kept);
+}
+
+/* ---- work, a slice a turn ---------------------------------------------------------------------------------------- */
+
+/* Reports the held slices of a policy that have said nothing for half an interval (course->walk 2: all of them). */
+static size_t walk_held(struct weir__reconcile *rec, weir_policy_id id, uint64_t now, size_t budget)
+{
+    struct weir__course *course = &rec->courses[id];
+    struct weir__ring *rings = weir__keys_rings(&rec->keys, id);
+    uint64_t half = (uint64_t)(rec->node->policies[id]->terms.interval * 5e8), mono = uv_hrtime();
+    struct weir__kept *kept;
+    size_t done = 0;
+
+    while (done < budget && rings && (kept = rings[WEIR__LIST_HELD].first) &&
+           (course->walk == 2 || kept->reported_at + half <= mono)) {
+        struct weir__report report;
+
+        done++;
+        if (!weir__seam_report(rec->node->w, kept->slot, now, &report) || report.id != kept->id) {
+            weir__count_add(&rec->node->count.written_off_tokens, kept->carried > 0 ? (uint64_t)kept->carried : 0);
+            weir__keys_drop(&rec->keys, kept);
+        } else if (!on_report(rec, &report)) {
+            weir__seam_release(rec->node->w, report.slot, report.spent, report.refunded);
+            break;
+        }
+    }
+    if (done < budget && !rec->full)
+        course->walk = 0;
+    return done;
+}
+
+/* Tells a Redis that lost its state what it once said of keys that are not full. */
+static size_t walk_recall(struct weir__reconcile *rec, weir_policy_id id, uint64_t now, size_t budget)
+{
+    struct weir__ring *rings = weir__keys_rings(&rec->keys, id);
+    struct weir__kept *kept;
+    size_t done = 0;
+
+    for (; done < budget && !rec->full && rings && (kept = rings[WEIR__LIST_RECALL].first); done++) {
+        struct weir__report report;
+
+        if (kept->total_at >= rec->courses[id].lanes[kept->shard].lost_at)
+            weir__keys_move(&rec->keys, kept, WEIR__LIST_KNOWN);
+        else if (!weir__seam_report(rec->node->w, kept->slot, now, &report) || report.id != kept->id)
+            weir__keys_drop(&rec->keys, kept);
+        else if (!on_report(rec, &report))
+            weir__seam_release(rec->node->w, report.slot, report.spent, report.refunded);
+    }
+    return done;
+}
+
+static void work(struct weir__reconcile *rec)
+{
+    uint64_t now = weir_now(rec->node->w);
+    size_t budget = SLICE_OF_WORK, done;
+    int more = 0;
+
+    rec->full = 0;
+    for (uint32_t id = 0; id < rec->course_count && budget; id++) {
+        budget -= walk_recall(rec, id, now, budget);
+        if (budget && rec->courses[id].walk)
+            budget -= walk_held(rec, id, now, budget);
+        more |= rec->courses[id].walk;
+    }
+    if (rec->collect && budget && !rec->full) {
+        done = weir__seam_collect(rec->node->w, now, budget, on_report, rec);
+        if (done < budget && !rec->full)
+            rec->collect = 0;
+    }
+    if (rec->full || (budget && !more && !rec->collect))
+        uv_idle_stop(&rec->busy);
+    weir__flush_advance(rec);
+}
+
+static void on_busy(uv_idle_t *idle)
+{
+    work(idle->data);
+}
+
+void weir__reconcile_busy(struct weir__reconcile *rec)
+{
+    if (rec->started && rec->up && !rec->stopped)
+        uv_idle_start(&rec->busy, on_busy);
+}
+
+/* ---- what every answer changes ----------------------------------------------------------------------------------- */
+
+/* q0 holds while every shard's promise does; the share of an unknown key follows the fleet's size. A strict policy has no
+ * q0, for it lends nothing. */
+static void tell_overdraft(struct weir__reconcile *rec, uint32_t id, uint64_t mono)
+{
+    struct weir__course *course = &rec->courses[id];
+    struct weir__node *node = rec->node;
+    const struct weir__slice_terms *terms = &node->policies[id]->terms;
+    double q0 = is_hybrid(rec, id) && !rec->draining && course->lanes ? INFINITY : 0, nodes = node->fleet_hint, rate,
+           burst;
+
+    for (uint32_t i = 0; course->lanes && i < node->shards; i++) {
+        const struct weir__lane *lane = &course->lanes[i];
+
+        q0 = !lane->answered_at || mono - lane->answered_at > Q0_NS ? 0 : fmin(q0, lane->q0);
+        nodes = fmax(nodes, lane->nodes);
+    }
+    course->news = 0;
+    weir__slice_share(terms, nodes, &rate, &burst);
+    if (course->told && q0 == course->told_q0 && rate == course->told_rate && burst == course->told_burst)
+        return;
+    course->told = 1;
+    course->told_q0 = q0;
+    course->told_rate = rate;
+    course->told_burst = burst;
+    weir__seam_overdraft(node->w, id, (uint64_t)q0, rate, burst);
+}
+
+static void tell_fresh(struct weir__reconcile *rec)
+{
+    if (rec->fresh == rec->fresh_told || rec->draining)
+        return;
+    rec->fresh_told = rec->fresh;
+    for (uint32_t id = 0; id < rec->node->policy_count; id++)
+        if (is_hybrid(rec, id))
+            weir__seam_fresh_until(rec->node->w, id, rec->fresh);
+}
+
+void weir__reconcile_alive(struct weir__reconcile *rec, uint64_t now)
+{
+    uint64_t until = weir__slice_until(&rec->base, now);
+
+    rec->answered_at = uv_hrtime();
+    if (until > rec->fresh)
+        rec->fresh = until;
+}
+
+/* ---- the timer --------------------------------------------------------------------------------------------------- */
+
+/* Shards must hear from this node now and then, or it is not counted and its q0 is void. */
+static void keep_present(struct weir__reconcile *rec, uint64_t mono)
+{
+    struct weir__lane *stalest = NULL;
+
+    if (rec->draining)
+        return;
+    for (uint32_t id = 0; id < rec->course_count; id++) {
+        struct weir__course *course = &rec->courses[id];
+        int in_use = course->used_at && mono - course->used_at < IN_USE_NS;
+
+        if (!course->lanes || !is_hybrid(rec, id))
+            continue;
+        for (uint32_t i = 0; i < rec->node->shards; i++) {
+            struct weir__lane *lane = &course->lanes[i];
+
+            if (!lane->answered_at || (in_use && mono - lane->answered_at > PRESENCE_NS))
+                lane->presence = 1;
+            if (!lane->batch && (!stalest || lane->answered_at < stalest->answered_at))
+                stalest = lane;
+            weir__reconcile_ready(rec, lane);
+        }
+    }
+    if (stalest && !rec->ready && !rec->flying && mono - rec->answered_at > rec->node->interval_ns / 2) {
+        stalest->presence = 1;
+        weir__reconcile_ready(rec, stalest);
+    }
+}
+
+/* What Redis said of keys is forgotten once they are full again. */
+static void forget_full(struct weir__reconcile *rec, uint64_t mono)
+{
+    for (uint32_t id = 0; id < rec->keys.ring_count && id < rec->node->policy_count; id++) {
+        struct weir__ring *ring = &rec->keys.rings[id][WEIR__LIST_KNOWN];
+        const struct weir__slice_terms *terms = &rec->node->policies[id]->terms;
+
+        for (uint32_t i = ring->count < 256 ? ring->count : 256; i; i--) {
+            struct weir__kept *kept = ring->first;
+
+            if (weir__keys_total(kept, terms, mono) < terms->burst)
+                weir__keys_move(&rec->keys, kept, WEIR__LIST_KNOWN);
+            else
+                weir__keys_drop(&rec->keys, kept);
+        }
+    }
+}
+
+static void mark_due(struct weir__reconcile *rec, uint64_t mono)
+{
+    for (uint32_t id = 0; id < rec->course_count; id++) {
+        struct weir__course *course = &rec->courses[id];
+        uint64_t interval;
+
+        if (!course->lanes || mono + rec->tick_ns / 2 < course->due_at)
+            continue;
+        interval = (uint64_t)(rec->node->policies[id]->terms.interval * 1e9);
+        course->due_at = mono + interval;
+        if (!course->walk)
+            course->walk = 1;
+        if (!is_hybrid(rec, id))
+            continue;
+        tell_overdraft(rec, id, mono);
+        weir__seam_pace(rec->node->w, id, interval,
+                        rec->node->rtt > 0 ? (uint64_t)(rec->node->rtt * 1e9) : rec->node->timeout_ns);
+    }
+    if (mono + rec->tick_ns / 2 >= rec->collect_at) {
+        rec->collect_at = mono + rec->node->interval_ns;
+        rec->collect |= !rec->draining;
+        atomic_store_explicit(&rec->node->count.pending_tokens, weir__flush_unsent(rec), memory_order_relaxed);
+    }
+}
+
+static void on_tick(uv_timer_t *timer);
+
+static void arm_tick(struct weir__reconcile *rec, int first)
+{
+    struct weir__node *node = rec->node;
+    uint64_t tick = node->interval_ns;
+    double jitter = (double)node->jitter_pct / 100 * (2 * ((double)(weir__node_random(node) >> 11) * 0x1p-53) - 1);
+
+    for (uint32_t id = 0; id < rec->course_count; id++)
+        if (rec->courses[id].lanes && rec->node->policies[id]->terms.interval * 1e9 < (double)tick)
+            tick = (uint64_t)(rec->node->policies[id]->terms.interval * 1e9);
+    rec->tick_ns = tick;
+    /* a random phase at first: the nodes of a fleet that starts at once don't report at once */
+    if (first)
+        jitter = -(double)(weir__node_random(node) >> 11) * 0x1p-53;
+    uv_update_time(node->loop);
+    uv_timer_start(&rec->tick, on_tick, (uint64_t)(fmax(1, (double)tick * (1 + jitter) / 1e6)), 0);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct weir__reconcile *rec = timer->data;
+    uint64_t mono = uv_hrtime();
+
+    mark_due(rec, mono);
+    forget_full(rec, mono);
+    keep_present(rec, mono);
+    weir__reconcile_busy(rec);
+    arm_tick(rec, 0);
+}
+
+/* ---- sending ----------------------------------------------------------------------------------------------------- */
+
+void weir__reconcile_park(struct weir__reconcile *rec, struct weir__batch *batch, uint64_t retry_at)
+{
+    batch->retry_at = retry_at;
+    batch->next = rec->parked;
+    rec->parked = batch;
+}
+
+static void send_batch(struct weir__reconcile *rec, struct weir__batch *batch, uint64_t mono, uint64_t now)
+{
+    struct weir__node *node = rec->node;
+
+    batch->owner = rec;
+    if (weir__link_command(node->link, batch->bytes.data, batch->bytes.len, node->timeout_ns, weir__answer_batch,
+                           batch)) {
+        weir__reconcile_park(rec, batch, mono + 20 * WEIR__MS);
+        return;
+    }
+    if (!batch->first_now) {
+        batch->first_now = now;
+        batch->first_mono = mono;
+    }
+    batch->sent_at = mono;
+    batch->flying = 1;
+    rec->flying++;
+}
+
+static void resend_parked(struct weir__reconcile *rec, uint64_t mono, uint64_t now)
+{
+    struct weir__batch *list = rec->parked, *batch;
+
+    rec->parked = NULL;
+    while ((batch = list)) {
+        list = batch->next;
+        if (batch->retry_at > mono || rec->flying >= rec->node->window)
+            weir__reconcile_park(rec, batch, batch->retry_at);
+        else
+            send_batch(rec, batch, mono, now);
+    }
+}
+
+void weir__reconcile_pump(struct weir__reconcile *rec)
+{
+    struct weir__node *node = rec->node;
+    const char *sha = weir__link_sha(node->link, WEIR__WIRE_SYNC);
+    uint64_t mono, now;
+    struct weir__lane *lane;
+
+    if (!rec->up || rec->stopped)
+        return;
+    mono = uv_hrtime();
+    now = weir_now(node->w);
+    if (rec->urgent) {
+        rec->full = 0;
+        rec->urgent = weir__seam_urgent(node->w, now, SLICE_OF_WORK, on_report, rec) == SLICE_OF_WORK || rec->full;
+        if (rec->urgent && !rec->full)
+            weir__reconcile_busy(rec);
+    }
+    resend_parked(rec, mono, now);
+    while (rec->flying < node->window && (lane = next_ready(rec))) {
+        struct weir__batch *batch = lane->batch ? NULL : weir__batch_build(node, lane, mono, now, sha);
+
+        if (!batch) {
+            weir__count_add(&node->count.sync_errors, !lane->batch);
+            break; /* out of memory: the next tick makes it ready again */
+        }
+        send_batch(rec, batch, mono, now);
+    }
+    for (uint32_t id = 0; id < rec->course_count; id++)
+        if (rec->courses[id].news && is_shared(rec, id))
+            tell_overdraft(rec, id, mono);
+    tell_fresh(rec);
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+void weir__reconcile_wake(struct weir__reconcile *rec)
+{
+    rec->urgent = 1;
+}
+
+/* What waits in lanes would grow stale: it goes back to the table, and is reported as it is then. */
+static void return_queued(struct weir__reconcile *rec)
+{
+    for (uint32_t id = 0; id < rec->course_count; id++)
+        for (uint32_t i = 0; rec->courses[id].lanes && i < rec->node->shards; i++) {
+            struct weir__out *out;
+
+            while ((out = weir__lane_unqueue(&rec->courses[id].lanes[i]))) {
+                weir__seam_release(rec->node->w, out->kept->slot, out->spent, out->refunded);
+                weir__reconcile_settle(rec, out);
+            }
+        }
+}
+
+void weir__reconcile_link(struct weir__reconcile *rec, int up)
+{
+    rec->up = (uint8_t)up;
+    if (rec->stopped)
+        return;
+    if (!up) {
+        uv_idle_stop(&rec->busy);
+        return_queued(rec);
+        return;
+    }
+    rec->urgent = 1;
+    rec->collect = 1;
+    for (uint32_t id = 0; id < rec->course_count; id++)
+        rec->courses[id].walk |= 1;
+    rec->answered_at = 0; /* somebody must be asked at once */
+    keep_present(rec, uv_hrtime());
+    weir__reconcile_busy(rec);
+}
+
+void weir__reconcile_policies(struct weir__reconcile *rec)
+{
+    for (uint32_t id = 0; id < rec->node->policy_count; id++) {
+        struct weir__course *course = NULL;
+
+        if (is_hybrid(rec, id))
+            course = course_with_lanes(rec, id);
+        else if (is_shared(rec, id) || id < rec->course_count)
+            course = course_of(rec, id);
+        if (!course)
+            continue;
+        course->told = 0;
+        course->news = 1;
+        course->walk = course->lanes ? 2 : 0; /* who has become strict or local gives its slices back */
+        if (!is_hybrid(rec, id))
+            weir__seam_fresh_until(rec->node->w, id, 0);
+    }
+    rec->fresh_told = 0;
+    if (!rec->started || rec->stopped)
+        return;
+    keep_present(rec, uv_hrtime());
+    weir__reconcile_busy(rec);
+    arm_tick(rec, 0);
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+int weir__reconcile_open(struct weir__reconcile **out, struct weir__node *node)
+{
+    struct weir__reconcile *rec = weir__node_alloc(node, sizeof *rec);
+
+    *out = NULL;
+    if (!rec)
+        return WEIR_E_NOMEM;
+    rec->node = node;
+    rec->waiting_end = &rec->waiting;
+    rec->active_end = &rec->active;
+    /* a bucket so slow that only the option bounds the interval: how long an answer is good for what has no slice */
+    weir__slice_terms_set(&rec->base, 1, WEIR__SECOND, WEIR_BURST_MAX, 0, (double)node->interval_ns / 1e9,
+                          (double)node->timeout_ns / 1e9);
+    if (weir__keys_init(&rec->keys, node)) {
+        weir__node_free(node, rec, sizeof *rec);
+        return WEIR_E_NOMEM;
+    }
+    *out = rec;
+    return 0;
+}
+
+void weir__reconcile_start(struct weir__reconcile *rec)
+{
+    uv_handle_t *handles[] = {(uv_handle_t *)&rec->tick, (uv_handle_t *)&rec->deadline, (uv_handle_t *)&rec->busy};
+
+    uv_timer_init(rec->node->loop, &rec->tick);
+    uv_timer_init(rec->node->loop, &rec->deadline);
+    uv_idle_init(rec->node->loop, &rec->busy);
+    for (int i = 0; i < 3; i++) {
+        handles[i]->data = rec;
+        uv_unref(handles[i]);
+    }
+    rec->handles = 3;
+    rec->started = 1;
+    weir__reconcile_policies(rec);
+    arm_tick(rec, 1);
+}
+
+/* Ends the reports of a batch that will not be answered. Returns tokens that Redis may or may not have been told of. */
+static uint64_t abandon(struct weir__reconcile *rec, struct weir__batch *batch)
+{
+    uint64_t doubtful = 0;
+
+    for (uint32_t i = 0; i < batch->wire.count; i++) {
+        struct weir__out *out = batch->outs[i];
+
+        if (!batch->first_now) {
+            weir__seam_release(rec->node->w, out->kept->slot, out->spent, out->refunded);
+        } else {
+            weir__seam_release(rec->node->w, out->kept->slot, 0, 0);
+            doubtful += out->spent > 0 ? (uint64_t)out->spent : 0;
+        }
+        weir__reconcile_settle(rec, out);
+    }
+    batch->wire.count = 0;
+    return doubtful;
+}
+
+uint64_t weir__reconcile_stop(struct weir__reconcile *rec)
+{
+    uint64_t doubtful = 0, unsent;
+    struct weir__batch *batch;
+
+    rec->stopped = 1;
+    uv_timer_stop(&rec->tick);
+    uv_timer_stop(&rec->deadline);
+    uv_idle_stop(&rec->busy);
+    return_queued(rec);
+    for (uint32_t id = 0; id < rec->course_count; id++)
+        for (uint32_t i = 0; rec->courses[id].lanes && i < rec->node->shards; i++)
+            if (rec->courses[id].lanes[i].batch)
+                doubtful += abandon(rec, rec->courses[id].lanes[i].batch);
+    while ((batch = rec->parked)) {
+        rec->parked = batch->next;
+        weir__batch_free(rec->node, batch);
+    }
+    weir__count_add(&rec->node->count.written_off_tokens, doubtful);
+    unsent = doubtful + weir__seam_unsent(rec->node->w);
+    atomic_store_explicit(&rec->node->count.pending_tokens, 0, memory_order_relaxed);
+    weir__flush_abort(rec, WEIR_E_CLOSED, unsent);
+    return unsent;
+}
+
+static void deinit(struct weir__reconcile *rec)
+{
+    struct weir__node *node = rec->node;
+    void (*closed)(void *arg) = rec->closed;
+    void *arg = rec->closed_arg;
+
+    for (uint32_t id = 0; id < rec->course_count; id++)
+        weir__node_free(node, rec->courses[id].lanes, node->shards * sizeof(struct weir__lane));
+    weir__node_free(node, rec->courses, rec->course_room * sizeof *rec->courses);
+    weir__keys_deinit(&rec->keys);
+    weir__node_free(node, rec, sizeof *rec);
+    if (closed)
+        closed(arg);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct weir__reconcile *rec = handle->data;
+
+    if (--rec->handles == 0)
+        deinit(rec);
+}
+
+void weir__reconcile_close(struct weir__reconcile *rec, void (*cb)(void *arg), void *arg)
+{
+    rec->closed = cb;
+    rec->closed_arg = arg;
+    if (!rec->started) {
+        deinit(rec);
+        return;
+    }
+    uv_close((uv_handle_t *)&rec->tick, on_closed);
+    uv_close((uv_handle_t *)&rec->deadline, on_closed);
+    uv_close((uv_handle_t *)&rec->busy, on_closed);
+}

@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Lanes, deadlines and the circuit. It must not know how queries are merged (strict_batch.c) or what an answer means
+ * (strict_answer.c).
+ */
+#include "sync/strict_state.h"
+
+#include <string.h>
+
+#define FAILURES_MAX 3u              /* in a row: nobody waits any more */
+#define PROBE_NS (100 * WEIR__MS)    /* one query passes a shut circuit so often */
+#define EXPIRY_MIN_NS (2 * WEIR__MS) /* how often deadlines are looked at */
+#define FLYING_MAX 64u
+
+/* ---- the circuit ------------------------------------------------------------------------------------------------- */
+
+int weir__strict_passes(struct weir__strict *strict)
+{
+    uint64_t now, probe;
+
+    if (!atomic_load_explicit(&strict->shut, memory_order_relaxed))
+        return 1;
+    if (!atomic_load_explicit(&strict->up, memory_order_relaxed))
+        return 0;
+    now = uv_hrtime();
+    probe = atomic_load_explicit(&strict->probe_at, memory_order_relaxed);
+    /* relaxed: these orders nothing; at worst two queries probe */
+    return now >= probe && atomic_compare_exchange_strong_explicit(&strict->probe_at, &probe, now + PROBE_NS,
+                                                                   memory_order_relaxed, memory_order_relaxed);
+}
+
+static void shut(struct weir__strict *strict, int on)
+{
+    if (on == atomic_load_explicit(&strict->shut, memory_order_relaxed))
+        return;
+    if (on)
+        atomic_store_explicit(&strict->probe_at, uv_hrtime() + PROBE_NS, memory_order_relaxed);
+    atomic_store_explicit(&strict->shut, on, memory_order_relaxed);
+    weir__seam_log(strict->node->w, WEIR_LOG_INFO,
+                   on ? "strict policies are answered by their outage policies" : "strict policies ask Redis");
+}
+
+void weir__strict_score(struct weir__strict *strict, int good)
+{
+    if (good) {
+        strict->failures = 0;
+        shut(strict, 0);
+        return;
+    }
+    weir__count_add(&strict->node->count.sync_errors, 1);
+    if (++strict->failures >= FAILURES_MAX)
+        shut(strict, 1);
+}
+
+void weir__strict_link(struct weir__strict *strict, int up)
+{
+    strict->failures = 0;
+    atomic_store_explicit(&strict->up, up, memory_order_relaxed);
+    shut(strict, !up);
+}
+
+/* ---- verdicts without Redis -------------------------------------------------------------------------------------- */
+
+int weir__strict_degrade_request(struct weir__node *node, enum weir__query_kind kind,
+                                 const struct weir_request *request, struct weir_result *result)
+{
+    struct weir_request ask = *request;
+    int status;
+
+    memset(result, 0, sizeof *result);
+    if (kind == WEIR__QUERY_GIVE || kind == WEIR__QUERY_FORGET)
+        return WEIR_E_TIMEOUT;
+    if (kind == WEIR__QUERY_LOOK)
+        ask.cost = 0; /* it consumes nothing */
+    ask.result = result;
+    status = weir__seam_outage_take(node->w, &ask, result);
+    if (kind == WEIR__QUERY_LOOK && status == WEIR_ALLOW && request->cost > result->remaining)
+        status = WEIR_DENY;
+    return status;
+}
+
+/* All or none. Looked at first, so that hardly ever one is charged and a later one denies. */
+static int degrade_all(struct weir__node *node, const struct weir__query *query, struct weir_result *result)
+{
+    int verdict = WEIR_ALLOW;
+
+    for (int pass = 0; pass < 2 && verdict == WEIR_ALLOW; pass++)
+        for (uint32_t i = 0; i < query->n; i++) {
+            struct weir_request *member = &query->members[i];
+
+            if (pass && verdict != WEIR_ALLOW)
+                break;
+            member->status =
+                weir__strict_degrade_request(node, pass ? WEIR__QUERY_TAKE : WEIR__QUERY_LOOK, member, member->result);
+            if (i == 0 || (member->status != WEIR_ALLOW && verdict == WEIR_ALLOW))
+                *result = *member->result;
+            if (member->status != WEIR_ALLOW)
+                verdict = member->status;
+        }
+    return verdict;
+}
+
+int weir__strict_degrade(struct weir__node *node, const struct weir__query *query, struct weir_result *result)
+{
+    struct weir_request request = {
+        .policy = query->policy, .key = query->key, .key_len = query->key_len, .cost = query->cost};
+
+    if (query->item.kind == WEIR__QUERY_ALL)
+        return degrade_all(node, query, result);
+    return weir__strict_degrade_request(node, query->item.kind, &request, result);
+}
+
+void weir__strict_fail(struct weir__strict *strict, struct weir__query *query, int keep)
+{
+    /* who left has answered himself */
+    if (!weir__query_abandoned(query))
+        query->status = weir__strict_degrade(strict->node, query, &query->result);
+    if (!keep)
+        strict->pending--;
+    weir__query_answer(strict->node, query, keep);
+}
+
+/* ---- lanes ------------------------------------------------------------------------------------------------------- */
+
+static struct weir__strict_lane *lane_of(struct weir__strict *strict, weir_policy_id id, uint32_t shard)
+{
+    struct weir__node *node = strict->node;
+
+    if (id >= strict->lane_room) {
+        uint32_t room = (id / 16 + 1) * 16;
+        struct weir__strict_lane **more = weir__node_alloc(node, room * sizeof(struct weir__strict_lane *));
+
+        if (!more)
+            return NULL;
+        if (strict->lane_room)
+            memcpy(more, strict->lanes, strict->lane_room * sizeof(struct weir__strict_lane *));
+        weir__node_free(node, strict->lanes, strict->lane_room * sizeof(struct weir__strict_lane *));
+        strict->lanes = more;
+        strict->lane_room = room;
+    }
+    if (!strict->lanes[id]) {
+        strict->lanes[id] = weir__node_alloc(node, node->shards * sizeof(struct weir__strict_lane));
+        for (uint32_t i = 0; strict->lanes[id] && i < node->shards; i++) {
+            strict->lanes[id][i].id = id;
+            strict->lanes[id][i].shard = i;
+        }
+    }
+    return strict->lanes[id] ? &strict->lanes[id][shard] : NULL;
+}
+
+static void make_ready(struct weir__strict *strict, struct weir__strict_lane *lane)
+{
+    if (lane->ready || !lane->first)
+        return;
+    lane->ready = 1;
+    lane->next = NULL;
+    if (strict->last_ready)
+        strict->last_ready->next = lane;
+    else
+        strict->ready = lane;
+    strict->last_ready = lane;
+}
+
+static struct weir__strict_lane *next_ready(struct weir__strict *strict)
+{
+    struct weir__strict_lane *lane = strict->ready;
+
+    if (lane) {
+        strict->ready = lane->next;
+        if (!strict->ready)
+            strict->last_ready = NULL;
+        lane->ready = 0;
+    }
+    return lane;
+}
+
+struct weir__query *weir__strict_pop(struct weir__strict *strict, struct weir__strict_lane *lane)
+{
+    struct weir__query *query = lane->first;
+
+    lane->first = query->next;
+    if (!lane->first)
+        lane->last = NULL;
+    lane->count--;
+    strict->queued--;
+    query->next = NULL;
+    return query;
+}
+
+/* ---- deadlines --------------------------------------------------------------------------------------------------- */
+
+static void on_expiry(uv_timer_t *timer);
+
+static void arm_expiry(struct weir__strict *strict, uint64_t deadline)
+{
+    uint64_t now = uv_hrtime();
+
+    if (deadline >= strict->expiry_at)
+        return;
+    strict->expiry_at = deadline;
+    if (deadline < now + EXPIRY_MIN_NS)
+        deadline = now + EXPIRY_MIN_NS;
+    uv_update_time(strict->node->loop);
+    uv_timer_start(&strict->expiry, on_expiry, (deadline - now) / WEIR__MS + 1, 0);
+}
+
+/* Those that never left end here; who waits for one has left by himself. */
+static uint64_t expire_lane(struct weir__strict *strict, struct weir__strict_lane *lane, uint64_t now)
+{
+    struct weir__query *kept = NULL, **end = &kept, *query, *last = NULL;
+    uint64_t next = UINT64_MAX;
+    uint32_t count = lane->count;
+
+    while (count--) {
+        query = weir__strict_pop(strict, lane);
+        if (query->deadline <= now) {
+            if (!atomic_load_explicit(&strict->up, memory_order_relaxed) && ++strict->failures >= FAILURES_MAX)
+                shut(strict, 1);
+            weir__strict_fail(strict, query, 0);
+            continue;
+        }
+        if (query->deadline < next)
+            next = query->deadline;
+        *end = last = query;
+        end = &query->next;
+        lane->count++;
+        strict->queued++;
+    }
+    lane->first = kept;
+    lane->last = last;
+    return next;
+}
+
+/* In a script that is on its way: nobody waits longer, but the place in the entry stays. */
+static uint64_t expire_batch(struct weir__strict *strict, struct weir__strict_batch *batch, uint64_t now)
+{
+    uint64_t next = UINT64_MAX;
+
+    for (uint32_t i = 0; i < batch->wire.n_entries; i++)
+        for (struct weir__query *query = batch->chains[i]; query; query = query->next) {
+            if (query->wait || query->answered)
+                continue;
+            if (query->deadline <= now)
+                weir__strict_fail(strict, query, 1);
+            else if (query->deadline < next)
+                next = query->deadline;
+        }
+    return next;
+}
+
+static void on_expiry(uv_timer_t *timer)
+{
+    struct weir__strict *strict = timer->data;
+    uint64_t now = uv_hrtime(), next = UINT64_MAX, at;
+
+    strict->expiry_at = UINT64_MAX;
+    for (struct weir__strict_lane *lane = strict->ready; lane; lane = lane->next)
+        if ((at = expire_lane(strict, lane, now)) < next)
+            next = at;
+    for (struct weir__strict_batch *batch = strict->flying; batch; batch = batch->next)
+        if ((at = expire_batch(strict, batch, now)) < next)
+            next = at;
+    arm_expiry(strict, next);
+}
+
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
+
+static void on_window(uv_timer_t *timer)
+{
+    struct weir__strict *strict = timer->data;
+
+    strict->window_open = 0; /* the pump follows in this turn */
+}
+
+void weir__strict_ask(struct weir__strict *strict, struct weir__query *query)
+{
+    struct weir__node *node = strict->node;
+    struct weir__policy *policy = weir__node_policy(node, query->policy);
+    struct weir__strict_lane *lane = policy ? lane_of(strict, query->policy, query->shard) : NULL;
+
+    strict->pending++;
+    if (!lane || strict->stopped) {
+        weir__strict_fail(strict, query, 0);
+        return;
+    }
+    query->next = NULL;
+    if (lane->last)
+        lane->last->next = query;
+    else
+        lane->first = query;
+    lane->last = query;
+    lane->count++;
+    strict->queued++;
+    make_ready(strict, lane);
+    arm_expiry(strict, query->deadline);
+    if (node->strict_window_ns && strict->queued == 1 && !strict->window_open) {
+        strict->window_open = 1;
+        uv_update_time(node->loop);
+        uv_timer_start(&strict->window, on_window, (node->strict_window_ns + WEIR__MS - 1) / WEIR__MS, 0);
+    }
+}
+
+size_t weir__strict_pending(const struct weir__strict *strict)
+{
+    return strict->pending;
+}
+
+static void send_batch(struct weir__strict *strict, struct weir__strict_batch *batch, uint64_t mono)
+{
+    uint64_t timeout = batch->deadline > mono + WEIR__MS ? batch->deadline - mono : WEIR__MS;
+
+    batch->sent_at = mono;
+    batch->sent_now = weir_now(strict->node->w);
+    if (weir__link_command(strict->node->link, batch->bytes.data, batch->bytes.len, timeout, weir__strict_on_reply,
+                           batch)) {
+        weir__strict_fail_batch(strict, batch);
+        weir__strict_batch_free(strict, batch);
+        return;
+    }
+    batch->next = strict->flying;
+    if (strict->flying)
+        strict->flying->prev = batch;
+    strict->flying = batch;
+    strict->weight += batch->weight;
+}
+
+/* Full batches fill the window; small ones share it, so that many shards go at once. */
+static int has_room(const struct weir__strict *strict)
+{
+    const struct weir__node *node = strict->node;
+    uint32_t limit = node->window * node->batch_max;
+
+    if (strict->queued > 2 * (size_t)limit)
+        limit *= 2;
+    return strict->weight < limit;
+}
+
+void weir__strict_pump(struct weir__strict *strict)
+{
+    struct weir__strict_lane *lane;
+    uint64_t mono;
+
+    if (!strict->ready || strict->stopped || strict->window_open ||
+        !atomic_load_explicit(&strict->up, memory_order_relaxed))
+        return;
+    mono = uv_hrtime();
+    while (has_room(strict) && (lane = next_ready(strict))) {
+        struct weir__strict_batch *batch = weir__strict_build(strict, lane);
+
+        make_ready(strict, lane);
+        if (batch)
+            send_batch(strict, batch, mono);
+    }
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+int weir__strict_open(struct weir__strict **out, struct weir__node *node, void (*alive)(void *arg, uint64_t now),
+                      void *arg)
+{
+    struct weir__strict *strict = weir__node_alloc(node, sizeof *strict);
+
+    *out = strict;
+    if (!strict)
+        return WEIR_E_NOMEM;
+    strict->node = node;
+    strict->alive = alive;
+    strict->alive_arg = arg;
+    strict->expiry_at = UINT64_MAX;
+    return 0;
+}
+
+void weir__strict_start(struct weir__strict *strict)
+{
+    uv_timer_init(strict->node->loop, &strict->expiry);
+    uv_timer_init(strict->node->loop, &strict->window);
+    strict->expiry.data = strict->window.data = strict;
+    uv_unref((uv_handle_t *)&strict->expiry);
+    uv_unref((uv_handle_t *)&strict->window);
+    strict->handles = 2;
+    strict->started = 1;
+}
+
+void weir__strict_stop(struct weir__strict *strict)
+{
+    struct weir__strict_lane *lane;
+
+    strict->stopped = 1;
+    atomic_store_explicit(&strict->shut, 1, memory_order_relaxed);
+    atomic_store_explicit(&strict->up, 0, memory_order_relaxed);
+    if (!strict->started)
+        return;
+    uv_timer_stop(&strict->expiry);
+    uv_timer_stop(&strict->window);
+    while ((lane = next_ready(strict)))
+        while (lane->first)
+            weir__strict_fail(strict, weir__strict_pop(strict, lane), 0);
+    for (struct weir__strict_batch *batch = strict->flying; batch; batch = batch->next) {
+        weir__strict_fail_batch(strict, batch);
+        batch->wire.n_entries = 0;
+    }
+}
+
+static void deinit(struct weir__strict *strict)
+{
+    struct weir__node *node = strict->node;
+    void (*closed)(void *arg) = strict->closed;
+    void *arg = strict->closed_arg;
+
+    for (uint32_t id = 0; id < strict->lane_room; id++)
+        weir__node_free(node, strict->lanes[id], node->shards * sizeof(struct weir__strict_lane));
+    weir__node_free(node, strict->lanes, strict->lane_room * sizeof(struct weir__strict_lane *));
+    weir__node_free(node, strict, sizeof *strict);
+    if (closed)
+        closed(arg);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct weir__strict *strict = handle->data;
+
+    if (--strict->handles == 0)
+        deinit(strict);
+}
+
+void weir__strict_close(struct weir__strict *strict, void (*cb)(void *arg), void *arg)
+{
+    strict->closed = cb;
+    strict->closed_arg = arg;
+    if (!strict->started) {
+        deinit(strict);
+        return;
+    }
+    uv_close((uv_handle_t *)&strict->expiry, on_closed);
+    uv_close((uv_handle_t *)&strict->window, on_closed);
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * From Redis' answers to verdicts: what was admitted is dealt in the order in which it was asked for. It must not know how
+ * batches are made.
+ */
+#include "sync/strict_state.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <hiredis/hiredis.h>
+
+#define TICK_NS 1000 /* of Redis' clock: a wait is rounded up to the next, and one more for where it begins */
+
+/* ns until `tokens` are earned. */
+static uint64_t time_for(const struct weir__wire_numbers *numbers, double tokens)
+{
+    double ns;
+
+    if (tokens <= 0)
+        return 0;
+    ns = tokens * (double)numbers->per_ns / (double)numbers->limit;
+    if (ns >= 9e18)
+        return WEIR_NEVER - 1;
+    return ((uint64_t)(ns / TICK_NS) + 2) * TICK_NS;
+}
+
+/* total: of the fleet; free: of it, what nobody has reserved; both right after the decision. */
+static void fill(struct weir_result *result, const struct weir__wire_head *head, weir_policy_id id, int status,
+                 int64_t cost, double total, double free)
+{
+    const struct weir__wire_numbers *numbers = &head->numbers;
+
+    memset(result, 0, sizeof *result);
+    result->policy = id;
+    result->limit = numbers->burst;
+    result->remaining = free > 0 ? (int64_t)floor(free + 1e-9) : 0;
+    result->reset_after_ns = time_for(numbers, (double)numbers->burst - total - 1e-9);
+    if (status != WEIR_DENY)
+        return;
+    if ((uint64_t)cost > numbers->burst) {
+        result->retry_after_ns = WEIR_NEVER;
+        return;
+    }
+    result->retry_after_ns = time_for(numbers, fmax((double)cost - free, 1e-9));
+    if (head->recovering > 0 && result->retry_after_ns < (uint64_t)(head->recovering * 1e9))
+        result->retry_after_ns = (uint64_t)(head->recovering * 1e9);
+}
+
+static void settle(struct weir__strict *strict, struct weir__query *query, int status)
+{
+    struct weir__node *node = strict->node;
+    struct weir__policy *policy = weir__node_policy(node, query->policy);
+
+    if (query->item.kind != WEIR__QUERY_LOOK) {
+        weir__seam_count(node->w, query->policy, status);
+        weir__count_add(&node->count.strict, 1);
+    }
+    if (status == WEIR_DENY && policy->is.shadow) {
+        query->result.flags |= WEIR_SHADOW;
+        status = WEIR_ALLOW;
+    }
+    query->status = status;
+    strict->pending--;
+    weir__query_answer(node, query, 0);
+}
+
+static void deal(struct weir__strict *strict, struct weir__strict_batch *batch, const struct weir__wire_head *head,
+                 uint32_t i)
+{
+    const struct weir__wire_strict_entry *entry = &batch->wire.entries[i];
+    const struct weir__wire_key *key = &batch->wire.keys[entry->key];
+    struct weir__query *query = batch->chains[i], *next;
+    uint32_t left = entry->op == WEIR__WIRE_TAKE ? entry->admitted : 0;
+
+    for (; query; query = next) {
+        double later = 0; /* what those after this one were given */
+        int status = WEIR_DENY;
+
+        next = query->next;
+        if (query->answered) { /* its place in the queue was kept; it was told something else long ago */
+            left -= left > 0;
+            strict->pending--;
+            weir__query_free(strict->node, query);
+            continue;
+        }
+        if (entry->op == WEIR__WIRE_TAKE && left > 0) {
+            later = (double)--left * (double)entry->cost;
+            status = WEIR_ALLOW;
+        } else if (entry->op == WEIR__WIRE_GIVE ||
+                   (entry->op == WEIR__WIRE_LOOK && (query->cost == 0 || entry->free + 1e-9 >= (double)query->cost))) {
+            status = WEIR_ALLOW;
+        }
+        fill(&query->result, head, query->policy, status, query->cost, key->total + later, entry->free + later);
+        if (entry->op == WEIR__WIRE_GIVE) {
+            query->status = 0;
+            strict->pending--;
+            weir__query_answer(strict->node, query, 0);
+        } else {
+            settle(strict, query, status);
+        }
+    }
+}
+
+/* The one that denied, with the longest wait of all; or the one that has least left. */
+static void deal_all(struct weir__strict *strict, struct weir__strict_batch *batch, const struct weir__wire_head *head)
+{
+    struct weir__query *query = batch->chains[0];
+    int verdict = batch->all.admitted ? WEIR_ALLOW : WEIR_DENY;
+    uint64_t longest = 0;
+    int named = 0, nobody = 1; /* while state is gathered nobody is to blame, and all are denied */
+
+    for (uint32_t i = 0; i < batch->all.n; i++)
+        nobody &= !batch->all.members[i].denied;
+    for (uint32_t i = 0; i < batch->all.n && !query->answered; i++) {
+        const struct weir__wire_member *member = &batch->all.members[i];
+        struct weir_request *request = &query->members[i];
+        struct weir__wire_head own = *head;
+
+        own.numbers = member->numbers;
+        request->status = verdict == WEIR_DENY && (member->denied || nobody) ? WEIR_DENY : WEIR_ALLOW;
+        fill(request->result, &own, request->policy, request->status, member->cost, member->total, member->free);
+        if (request->result->retry_after_ns > longest)
+            longest = request->result->retry_after_ns;
+        if (i == 0 || (request->status == WEIR_DENY && !named) ||
+            (!named && request->result->remaining < query->result.remaining))
+            query->result = *request->result;
+        named |= request->status == WEIR_DENY;
+        if (verdict == WEIR_ALLOW || request->status == WEIR_DENY)
+            weir__seam_count(strict->node->w, request->policy, verdict);
+    }
+    strict->pending--;
+    if (query->answered) {
+        weir__query_free(strict->node, query);
+        return;
+    }
+    query->result.retry_after_ns = longest;
+    query->status = verdict;
+    weir__count_add(&strict->node->count.strict, batch->all.n);
+    weir__query_answer(strict->node, query, 0);
+}
+
+static void answered(struct weir__strict *strict, struct weir__strict_batch *batch, const struct weir__wire_head *head)
+{
+    weir__strict_score(strict, 1);
+    strict->alive(strict->alive_arg, batch->sent_now);
+    if (batch->kind == WEIR__QUERY_ALL) {
+        deal_all(strict, batch, head);
+        return;
+    }
+    weir__node_learn(strict->node, batch->id, head);
+    for (uint32_t i = 0; i < batch->wire.n_entries; i++)
+        deal(strict, batch, head, i);
+}
+
+void weir__strict_fail_batch(struct weir__strict *strict, struct weir__strict_batch *batch)
+{
+    for (uint32_t i = 0; i < batch->wire.n_entries; i++)
+        for (struct weir__query *query = batch->chains[i], *next; query; query = next) {
+            next = query->next;
+            if (query->answered) {
+                strict->pending--;
+                weir__query_free(strict->node, query);
+            } else {
+                weir__strict_fail(strict, query, 0);
+            }
+        }
+}
+
+/* What the answer says: 0 where it is one. */
+static int decode(struct weir__strict_batch *batch, const struct redisReply *reply, struct weir__wire_head *head)
+{
+    memset(head, 0, sizeof *head);
+    if (batch->kind == WEIR__QUERY_FORGET)
+        return reply->type == REDIS_REPLY_INTEGER ? 0 : WEIR_E_INVAL;
+    if (reply->type != REDIS_REPLY_STRING)
+        return WEIR_E_INVAL;
+    if (batch->kind == WEIR__QUERY_ALL)
+        return weir__wire_all_decode(&batch->all, reply->str, reply->len, head);
+    return weir__wire_strict_decode(&batch->wire, reply->str, reply->len, head);
+}
+
+static void forgotten(struct weir__strict *strict, struct weir__strict_batch *batch)
+{
+    struct weir__query *query = batch->chains[0];
+
+    weir__strict_score(strict, 1);
+    strict->alive(strict->alive_arg, batch->sent_now);
+    query->status = 0;
+    strict->pending--;
+    weir__query_answer(strict->node, query, 0);
+}
+
+static void refused(struct weir__strict *strict, struct weir__strict_batch *batch, const struct weir__wire_head *head)
+{
+    struct weir__node *node = strict->node;
+
+    if (!weir__node_policy(node, batch->id)->mismatched)
+        weir__seam_log(node->w, WEIR_LOG_ERROR, "policy %s: %s: format %u and %u shards, not %d and %u",
+                       node->policies[batch->id]->is.name, weir_strerror(WEIR_E_MISMATCH), head->format, head->shards,
+                       WEIR__WIRE_FORMAT, node->shards);
+    node->policies[batch->id]->mismatched = 1;
+    weir__strict_score(strict, 0);
+    weir__strict_fail_batch(strict, batch);
+}
+
+void weir__strict_on_reply(void *arg, enum weir__link_kind kind, const struct redisReply *reply)
+{
+    struct weir__strict_batch *batch = arg;
+    struct weir__strict *strict = batch->owner;
+    struct weir__wire_head head;
+
+    if (batch->prev)
+        batch->prev->next = batch->next;
+    else
+        strict->flying = batch->next;
+    if (batch->next)
+        batch->next->prev = batch->prev;
+    strict->weight -= batch->weight;
+    if (kind != WEIR__LINK_OK || decode(batch, reply, &head)) {
+        if (kind == WEIR__LINK_OK)
+            weir__link_fault(strict->node->link, WEIR__LINK_PROTOCOL);
+        weir__strict_score(strict, 0);
+        weir__strict_fail_batch(strict, batch);
+    } else if (batch->kind == WEIR__QUERY_FORGET) {
+        forgotten(strict, batch);
+    } else if (head.status == WEIR__WIRE_APPLIED) {
+        answered(strict, batch, &head);
+    } else {
+        refused(strict, batch, &head);
+    }
+    weir__strict_batch_free(strict, batch);
+}

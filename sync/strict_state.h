@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The inside of strict mode, shared by strict.c (lanes, deadlines, the circuit), strict_batch.c (merging) and
+ * strict_answer.c (verdicts). Nobody else includes this.
+ */
+#ifndef WEIR_SYNC_STRICT_STATE_H
+#define WEIR_SYNC_STRICT_STATE_H
+
+#include <uv.h>
+
+#include "sync/link.h"
+#include "sync/strict.h"
+
+#define WEIR__STRICT_INDEX 2048u /* buckets of a batch's index: four times its keys */
+
+/* Queries of one shard of one policy, in the order in which they came. In the ready list while it holds any. */
+struct weir__strict_lane {
+    weir_policy_id id;
+    uint32_t shard, count;
+    struct weir__query *first, *last;
+    struct weir__strict_lane *next;
+    uint8_t ready;
+};
+
+/* One script's worth. `chains` are the queries of each entry, in the order in which what is admitted is dealt. */
+struct weir__strict_batch {
+    struct weir__strict *owner;
+    struct weir__strict_batch *prev, *next; /* on their way */
+    enum weir__query_kind kind;             /* _TAKE: a strict script; _FORGET; _ALL */
+    weir_policy_id id;
+    struct weir__wire_buf bytes;
+    struct weir__wire_strict wire;
+    struct weir__wire_all all;
+    struct weir__query **chains, **ends;
+    uint32_t weight;
+    uint64_t deadline, sent_at, sent_now; /* machine's clock, machine's, limiter's */
+    size_t size;
+};
+
+struct weir__strict {
+    struct weir__node *node;
+    uv_timer_t expiry, window;
+    struct weir__strict_lane **lanes; /* by policy: one a shard */
+    uint32_t lane_room;
+    struct weir__strict_lane *ready, *last_ready;
+    struct weir__strict_batch *flying;
+    uint32_t weight; /* of the batches on their way */
+    size_t pending;  /* queries in lanes, and on their way */
+    size_t queued;   /* in lanes */
+    uint64_t expiry_at;
+    uint32_t failures; /* in a row */
+    uint8_t started, stopped, handles, window_open;
+    _Atomic int up, shut;
+    _Atomic uint64_t probe_at;          /* when the next query may pass a shut circuit */
+    uint16_t index[WEIR__STRICT_INDEX]; /* of the batch being built: key + 1 */
+    void (*alive)(void *arg, uint64_t now);
+    void *alive_arg;
+    void (*closed)(void *arg);
+    void *closed_arg;
+};
+
+/* ---- strict.c ---------------------------------------------------------------------------------------------------- */
+
+/* Takes the first query off its lane. */
+struct weir__query *weir__strict_pop(struct weir__strict *strict, struct weir__strict_lane *lane);
+
+/* Ends a query by the outage policy. keep: as weir__query_answer. */
+void weir__strict_fail(struct weir__strict *strict, struct weir__query *query, int keep);
+
+/* A batch was answered well, or not. */
+void weir__strict_score(struct weir__strict *strict, int good);
+
+/* ---- strict_batch.c ---------------------------------------------------------------------------------------------- */
+
+/* What is at the head of the lane, encoded; the queries are the batch's. NULL: nothing is left to send there, or no memory
+ * (then what could not be sent is answered). */
+struct weir__strict_batch *weir__strict_build(struct weir__strict *strict, struct weir__strict_lane *lane);
+void weir__strict_batch_free(struct weir__strict *strict, struct weir__strict_batch *batch);
+
+/* ---- strict_answer.c --------------------------------------------------------------------------------------------- */
+
+/* The link's callback; arg: the batch. */
+void weir__strict_on_reply(void *arg, enum weir__link_kind kind, const struct redisReply *reply);
+
+/* Answers all queries of a batch by the outage policies; those that stay for their place keep it. */
+void weir__strict_fail_batch(struct weir__strict *strict, struct weir__strict_batch *batch);
+
+#endif
