@@ -119,9 +119,9 @@ static int answers(const struct private_redis *r, int timeout_ms)
     return ok;
 }
 
-static void last_line_of_log(const struct private_redis *r, char *out, size_t size)
+static void last_line_of_log(const struct private_redis *r, char out[160])
 {
-    char path[96], line[200];
+    char path[96], line[160];
     out[0] = '\0';
     snprintf(path, sizeof path, "%s/redis.log", r->folder);
     FILE *log = fopen(path, "r");
@@ -131,7 +131,7 @@ static void last_line_of_log(const struct private_redis *r, char *out, size_t si
     while (fgets(line, sizeof line, log)) {
         line[strcspn(line, "\n")] = '\0';
         if (line[0]) {
-            snprintf(out, size, "%s", line);
+            memcpy(out, line, sizeof line);
         }
     }
     fclose(log);
@@ -143,7 +143,7 @@ int private_redis_wait(struct private_redis *r, int timeout_ms)
     for (int waited = 0; waited < timeout_ms; waited += 5) {
         if (!private_redis_alive(r)) {
             char line[160];
-            last_line_of_log(r, line, sizeof line);
+            last_line_of_log(r, line);
             snprintf(r->error, sizeof r->error, "%.60s did not start: %s", r->program, line);
             return -1;
         }
