@@ -56,6 +56,7 @@ local function rebuild(expire, cut)
           T, Th = T - p, Th - p
         end
         text = sub(v, i, i + 7) .. pack(SLICE, at, p, rate, cap, d, f, e, credit)
+        if d < 0 and p == 0 and credit == 0 then text = nil end
       end
       if d >= 0 then
         P, R, F, D, C, N = P + p + rate * quiet, R + rate, F + f, D + d, C + cap, N + 1

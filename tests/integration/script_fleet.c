@@ -21,7 +21,7 @@ struct key {
     double level, rate, cap, at; /* the bucket: the slice of it */
     double until, hold, low;     /* s */
     double fallback, f_level, f_at;
-    int falling;
+    int falling, reserved; /* living on the fallback share; Redis holds something for us */
     int64_t spent, fall_spent, asked;
     uint64_t attempts;
     struct weir__demand demand;
@@ -39,7 +39,7 @@ struct node {
     struct key keys[KEYS];
     double timer, stalled;
     /* the batch in flight */
-    int flying, answered, rc, attempts;
+    int flying, attempts;
     double first_sent, cut_at, exec_at, reply_at, expires;
     struct weir__wire_record records[KEYS];
     struct weir__wire_grant grants[KEYS];
@@ -230,7 +230,7 @@ static void fill_record(struct fleet *f, struct node *n, int k)
         key->spent -= excused;
         key->fall_spent -= excused;
     }
-    int held = key->rate > 0 || fabs(key->level) > 1e-9;
+    int held = key->reserved || key->rate > 0 || fabs(key->level) > 1e-9;
     if (!held && ask->want <= 0 && key->spent == 0 && key->queued == 0 && !n->hello) {
         return;
     }
@@ -257,21 +257,26 @@ static void fill_record(struct fleet *f, struct node *n, int k)
     n->which[n->count++] = k;
 }
 
+static int may_lose(const struct fleet *f, const struct node *n)
+{
+    return !f->draining && (!f->o->gentle || n->attempts <= 1);
+}
+
 /* One more try of the batch that is made. */
 static void launch(struct fleet *f, struct node *n)
 {
-    int lost = !f->draining && draw(f) < f->o->lose_batch;
-    n->answered = 0;
+    n->attempts++;
+    int lost = may_lose(f, n) && draw(f) < f->o->lose_batch;
     n->reply_at = FOREVER;
     n->exec_at = lost ? FOREVER : f->now + one_way(f);
-    n->expires = f->now + (n->attempts++ == 0 ? f->terms.timeout : 0.1);
+    n->expires = f->now + (n->attempts == 1 ? f->terms.timeout : 0.1);
     f->result->losses += lost;
     f->result->repeats += n->attempts > 1;
 }
 
 static void send_batch(struct fleet *f, struct node *n)
 {
-    n->timer = f->now + f->terms.interval * (0.9 + 0.2 * draw(f));
+    n->timer = f->now + f->terms.interval * (n->flying ? 0.25 : 0.9 + 0.2 * draw(f));
     if (n->flying) {
         return;
     }
@@ -299,11 +304,11 @@ static void check_key(struct fleet *f, int k)
     struct weir__wire_target target;
     struct weir__wire_head head;
     struct weir__wire_seen seen;
-    struct weir__wire_seen_slice s[64];
+    static struct weir__wire_seen_slice s[512];
     double reserved = 0, rates = 0, caps = 0, fallbacks = 0, demands = 0;
     target_of(&target);
-    ck_assert_int_eq(script_client_peek(f->client, &target, names[k], f->now, &head, &seen, s, 64), 0);
-    ck_assert_uint_le(seen.n_slices, 64);
+    ck_assert_int_eq(script_client_peek(f->client, &target, names[k], f->now, &head, &seen, s, 512), 0);
+    ck_assert_uint_le(seen.n_slices, 512);
     for (unsigned i = 0; i < seen.n_slices; i++) {
         if (!s[i].expired) {
             reserved += s[i].reserved;
@@ -344,13 +349,12 @@ static void execute(struct fleet *f, struct node *n)
     target_of(&batch.target);
     numbers_of(f, &batch.numbers);
     memcpy(batch.node, n->id, sizeof batch.node);
-    n->rc = script_client_sync(f->client, &batch, &n->head, n->grants);
-    ck_assert_msg(n->rc == 0, "batch: %s", f->client->error ? f->client->reply : "not decoded");
-    n->answered = 1;
+    int rc = script_client_sync(f->client, &batch, &n->head, n->grants);
+    ck_assert_msg(rc == 0, "batch: %s", f->client->error ? f->client->reply : "not decoded");
     if (n->count > 0 && draw(f) < 0.1) {
         check_key(f, n->which[0]);
     }
-    int lost = !f->draining && draw(f) < f->o->lose_reply;
+    int lost = may_lose(f, n) && draw(f) < f->o->lose_reply;
     f->result->losses += lost;
     n->reply_at = lost ? FOREVER : f->now + one_way(f);
 }
@@ -404,6 +408,7 @@ static void apply(struct fleet *f, struct node *n, uint32_t i, int late)
     key->hold = (double)out.hold / 1e9;
     key->fallback = out.fallback_rate;
     key->falling = 0;
+    key->reserved = !weir__slice_nothing(&n->asks[i], &answer);
 }
 
 /* Redis does not know us: what the batch told goes back, and is told again with what was seen. */
