@@ -120,7 +120,8 @@ static void own_failed(struct weir__link *link, const struct weir__command *comm
         break;
     default: snprintf(text, sizeof text, "%.*s", len < 100 ? (int)len : 100, error); break;
     }
-    if (command->purpose == WEIR__INSPECT) { /* not everybody may ask; nothing depends on it */
+    /* Not everybody may ask for the settings, and nothing depends on them. But who is not let in at all must know. */
+    if (command->purpose == WEIR__INSPECT && weir__link_effect_of(kind) == WEIR__LINK_KEEP) {
         weir__link_say(link, WEIR_LOG_DEBUG, ": can't read its settings: %s", text);
         return;
     }

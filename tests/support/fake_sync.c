@@ -50,11 +50,8 @@ void fake_open(struct fake_sync *fake, size_t max_keys)
     memset(fake, 0, sizeof *fake);
     atomic_store_explicit(&fake->now, FAKE_START, memory_order_relaxed);
     fake->refuse_after = SIZE_MAX;
-    fake->hooks = (struct weir__hooks){.ctx = fake,
-                                       .wake = on_wake,
-                                       .join = on_join,
-                                       .policy_changed = on_policy_changed,
-                                       .forget = on_forget};
+    fake->hooks = (struct weir__hooks){
+        .ctx = fake, .wake = on_wake, .join = on_join, .policy_changed = on_policy_changed, .forget = on_forget};
     options.max_keys = max_keys ? max_keys : 64;
     options.now_ns = read_clock;
     options.now_arg = fake;

@@ -86,8 +86,10 @@ static void add(struct buffer *buffer, const char *bytes, size_t len)
             guard_fail("out of memory");
         }
     }
-    memcpy(buffer->bytes + buffer->len, bytes, len);
-    buffer->len += len;
+    if (len > 0) {
+        memcpy(buffer->bytes + buffer->len, bytes, len);
+        buffer->len += len;
+    }
 }
 
 static void drop(struct buffer *buffer, size_t len)
@@ -575,6 +577,7 @@ void liar_refuse(struct liar *liar, int on)
 {
     pthread_mutex_lock(&liar->lock);
     if (on && liar->listener >= 0) {
+        shutdown(liar->listener, SHUT_RDWR); /* the thread's poll holds it open beyond the close */
         close(liar->listener);
         liar->listener = -1;
     } else if (!on && liar->listener < 0) {

@@ -246,7 +246,8 @@ struct redis_server *redis_server_open(const struct redis_server_options *option
     add(server, "--unixsocket", server->socket);
     add(server, "--dir", guard_folder(server->guard));
     add(server, "--port", server->port_text);
-    add(server, "--bind", "127.0.0.1 -::1");
+    add(server, "--bind", "127.0.0.1");
+    add(server, "-::1", NULL); /* where there is one */
     add(server, "--save", "");
     add(server, "--appendonly", options->persist ? "yes" : "no");
     add(server, "--appendfsync", "always");
