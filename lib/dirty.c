@@ -46,8 +46,9 @@ int weir__dirty_any(struct weir *w)
     size_t n = weir__dirty_words(w);
 
     for (size_t i = 0; i < n; i++)
-        if (weir__load_relaxed(&w->dirty[i]))
-            return 1;
+        for (uint64_t mask = weir__load_acquire(&w->dirty[i]); mask; mask &= mask - 1)
+            if (weir__dirty_is(&w->hot[i * 64 + (unsigned)__builtin_ctzll(mask)]))
+                return 1;
     return 0;
 }
 

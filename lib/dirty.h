@@ -37,7 +37,13 @@ void weir__dirty_clear(struct weir__hot *e);
 
 size_t weir__dirty_words(const struct weir *w);
 
-/* Is any bit set? A hint while takers run. */
+/* A bit whose entry is not dirty is left over from a mark that was cleared through the urgent list: no news. */
+WEIR__INLINE bool weir__dirty_is(const struct weir__hot *e)
+{
+    return atomic_load_explicit(&e->dirty, memory_order_seq_cst);
+}
+
+/* Is any entry dirty? A hint while takers run. */
 int weir__dirty_any(struct weir *w);
 
 /* Puts the entry on the urgent list unless it is there. Returns 1 where the list was empty: then the sync must be

@@ -19,7 +19,9 @@
 #define DEFAULT_INTERVAL UINT64_C(200000000)
 #define DEFAULT_ROUND_TRIP UINT64_C(50000000)
 #define BEING_TOLD UINT64_C(1)        /* bit 0 of global_at */
-#define DENIED_WINDOW UINT64_C(50000) /* ns: a thread adds its denials of one key at most so often */
+#define DENIED_WINDOW UINT64_C(50000) /* ns in which a thread counts one key's denials one by one ... */
+#define DENIED_FEW 16u                /* ... only so often, */
+#define DENIED_MANY 256u              /* and then so many at a time */
 
 enum how { TAKE, TRY, LOOK };
 
@@ -237,25 +239,29 @@ static void note(const struct ask *a)
         weir__store_relaxed(&a->e->noted, 1);
 }
 
-/* Demand that was denied. Lossy on purpose: the count is no RMW, and in a flood each thread adds to it only now and
- * then, so that denials go on scaling with the cores. */
+/* Demand that was denied. Lossy on purpose: the count is no RMW, and once a thread has denied one key often within a
+ * moment it adds to it only now and then, so that a flood of denials goes on scaling with the cores. */
 static void count_denied(const struct ask *a)
 {
     static _Thread_local struct {
         const void *entry;
         uint64_t since, tokens;
+        unsigned times;
     } recent;
     uint64_t cost = (uint64_t)a->cost;
 
-    if (recent.entry == a->e && a->now - recent.since < DENIED_WINDOW) {
-        recent.tokens += cost;
-    } else {
-        uint64_t more = cost + (recent.entry == a->e ? recent.tokens : 0);
-
-        note(a);
-        weir__store_relaxed(&a->slice->denied, weir__load_relaxed(&a->slice->denied) + more);
+    if (recent.entry != a->e) {
         recent.entry = a->e;
         recent.since = a->now;
+        recent.tokens = recent.times = 0;
+    } else if (a->now - recent.since >= DENIED_WINDOW) {
+        recent.since = a->now;
+        recent.times = 0;
+    }
+    recent.tokens += cost;
+    if (recent.times++ < DENIED_FEW || recent.times % DENIED_MANY == 0) {
+        note(a);
+        weir__store_relaxed(&a->slice->denied, weir__load_relaxed(&a->slice->denied) + recent.tokens);
         recent.tokens = 0;
     }
     if (cost > weir__load_relaxed(&a->slice->asked)) {

@@ -55,8 +55,8 @@ int weir__hybrid_give(struct weir *w, struct weir__hot *e, uint64_t x, const uin
 
 /* ---- lib/rewrite.c: for whoever holds the lock bit of x, or fills an entry that nobody can find yet -------------- */
 
-/* A new entry of a policy that is not WEIR_LOCAL: sets policy, regime, k, f, base, returned, refunded and an empty slice
- * record. The entry will be published with this x, a multiple of WEIR__STEP. */
+/* A new entry of a policy that is not WEIR_LOCAL: sets policy, regime, k, f, base, returned, refunded and an empty
+ * slice record. The entry will be published with this x, a multiple of WEIR__STEP. */
 void weir__hybrid_claim(struct weir *w, uint32_t slot, weir_policy_id policy, uint64_t x, uint64_t now);
 
 /* Does dropping it lose nothing? No slice, no debt, no hold, nothing unreported, not pinned (as it is while a report is

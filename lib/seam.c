@@ -233,8 +233,12 @@ size_t weir__seam_collect(struct weir *w, uint64_t now, size_t budget, weir__rep
         mask = weir__dirty_grab(w, word);
         for (; mask && !stopped; mask &= mask - 1) {
             uint32_t slot = (uint32_t)(word * 64 + (unsigned)__builtin_ctzll(mask));
-            enum prepared prepared = prepare(w, slot, now, &report);
+            enum prepared prepared;
 
+            /* The flag is set before the bit: if it is clear now, whoever sets it will set the bit anew. */
+            if (!weir__dirty_is(&w->hot[slot]))
+                continue;
+            prepared = prepare(w, slot, now, &report);
             if (prepared == IN_FLIGHT) {
                 back |= mask & -mask;
             } else if (prepared == READY && !take(ctx, &report)) {
