@@ -142,8 +142,12 @@ static void deal_all(struct weir__strict *strict, struct weir__strict_batch *bat
 
 static void answered(struct weir__strict *strict, struct weir__strict_batch *batch, const struct weir__wire_head *head)
 {
+    struct weir__counters *count = &strict->node->count;
+
     weir__strict_score(strict, 1);
     strict->alive(strict->alive_arg, batch->sent_now);
+    weir__count_add(&count->syncs, 1);
+    atomic_store_explicit(&count->last_sync_ns, weir_now(strict->node->w), memory_order_relaxed);
     if (batch->kind == WEIR__QUERY_ALL) {
         deal_all(strict, batch, head);
         return;
