@@ -85,30 +85,42 @@ static void ask_strict(struct weir *w, struct weir_request *requests, size_t n)
     }
 }
 
-/* Those that `prepare` left: looks (cost 0) one by one, the others together. */
+/* Strict requests on their way to one call of the hook. */
+struct batch {
+    struct weir_request some[STRICT_BLOCK];
+    struct weir_request *from[STRICT_BLOCK];
+    size_t have;
+};
+
+static void flush(struct weir *w, struct batch *batch)
+{
+    if (batch->have > 0)
+        ask_strict(w, batch->some, batch->have);
+    for (size_t i = 0; i < batch->have; i++)
+        batch->from[i]->status = batch->some[i].status;
+    batch->have = 0;
+}
+
+/* Those that `prepare` left, together; looks (cost 0) one by one, in their place. */
 static void take_strict(struct weir *w, struct weir_request *requests, size_t n)
 {
-    struct weir_request some[STRICT_BLOCK];
-    size_t from[STRICT_BLOCK], have = 0;
+    struct batch batch;
 
-    for (size_t i = 0; i <= n; i++) {
-        if (have == STRICT_BLOCK || (i == n && have > 0)) {
-            ask_strict(w, some, have);
-            for (size_t j = 0; j < have; j++)
-                requests[from[j]].status = some[j].status;
-            have = 0;
-        }
-        if (i == n || requests[i].status != LEFT)
+    batch.have = 0;
+    for (struct weir_request *r = requests; r < requests + n; r++) {
+        if (r->status != LEFT)
             continue;
-        if (requests[i].cost == 0) {
-            requests[i].status =
-                weir_take(w, requests[i].policy, requests[i].key, requests[i].key_len, 0, requests[i].result);
+        if (batch.have == STRICT_BLOCK || r->cost == 0)
+            flush(w, &batch);
+        if (r->cost == 0) {
+            r->status = weir_take(w, r->policy, r->key, r->key_len, 0, r->result);
         } else {
-            from[have] = i;
-            some[have] = requests[i];
-            some[have++].status = 0;
+            batch.from[batch.have] = r;
+            batch.some[batch.have] = *r;
+            batch.some[batch.have++].status = 0;
         }
     }
+    flush(w, &batch);
 }
 
 int weir_take_many(struct weir *w, struct weir_request *requests, size_t n, uint64_t now_ns)
