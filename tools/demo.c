@@ -30,10 +30,12 @@ struct demo {
     struct demo_options options;
     struct private_redis redis;
     struct fleet fleet;
-    int drawing, quit;
+    int drawing, quit, parted;
     uint64_t start_ns;
-    uint64_t thaw_at; /* ns after the start */
-    unsigned outages; /* Redis killed, gone or frozen */
+    uint64_t thaw_at;    /* ns after the start */
+    unsigned outages;    /* Redis killed, gone or frozen */
+    uint64_t parted_ns;  /* how long some processes had Redis and others did not, times the share of these */
+    uint64_t watched_ns; /* up to when that was counted */
     int hybrid_seen, strict_seen;
     enum weir_mode mode;
     char events[VIEW_EVENTS][72];
@@ -135,6 +137,23 @@ static void freeze_redis(struct demo *d, uint64_t at)
     }
 }
 
+/* A worker says whether it has Redis every 50 ms or so: count what may lie before and after as well. */
+static void watch_links(struct demo *d, uint64_t now)
+{
+    unsigned up = 0;
+    for (unsigned i = 0; i < d->fleet.processes; i++) {
+        up += atomic_load_explicit(&d->fleet.board->workers[i].store_up, memory_order_relaxed);
+    }
+    if (uses_redis(d) && up > 0 && up < d->fleet.processes) {
+        uint64_t gone = now - d->watched_ns + (d->parted ? 0 : 100 * MS);
+        d->parted_ns += gone * (d->fleet.processes - up) / d->fleet.processes;
+        d->parted = 1;
+    } else {
+        d->parted = 0;
+    }
+    d->watched_ns = now;
+}
+
 /* What is due by the command line, once each. */
 static void keep_schedule(struct demo *d, uint64_t gone)
 {
@@ -216,7 +235,7 @@ static uint64_t get(_Atomic uint64_t *counter)
 }
 
 struct sums {
-    uint64_t admitted, denied, degraded, failed, syncs, sync_errors, written_off, unsent;
+    uint64_t admitted, denied, degraded, lent, failed, syncs, sync_errors, written_off, unsent;
     uint64_t longest_ns, round_trip_ns;
 };
 
@@ -228,6 +247,7 @@ static struct sums sum_up(const struct demo *d)
         s.admitted += get(&w->admitted);
         s.denied += get(&w->denied);
         s.degraded += get(&w->degraded);
+        s.lent += get(&w->lent);
         s.failed += get(&w->failed);
         s.syncs += get(&w->syncs);
         s.sync_errors += get(&w->sync_errors);
@@ -262,7 +282,12 @@ static struct promise promise_of(const struct demo *d, const struct sums *s)
     if (d->strict_seen) {
         /* a stamp is taken before the call, Redis decides before its end */
         p.slack_ns += s->round_trip_ns;
+        /* the outage policy, "local", starts each process on its part of the burst: a burst an outage, repaid later */
+        uint64_t bursts = fleet->burst * (d->outages > 1 ? d->outages : 1);
+        p.tokens += s->lent < bursts ? s->lent : bursts;
     }
+    /* those without Redis live on their part of the rate, those with it on all of it */
+    p.slack_ns += d->parted_ns;
     return p;
 }
 
@@ -466,6 +491,7 @@ static int run(struct demo *d)
 {
     d->start_ns = get(&d->fleet.board->start_ns);
     d->said_ns = d->start_ns;
+    d->watched_ns = d->start_ns;
     for (;;) {
         listen_for(d, d->thaw_at != UINT64_MAX ? 5 : 25);
         uint64_t now = fleet_now();
@@ -476,6 +502,7 @@ static int run(struct demo *d)
             fleet_stop(&d->fleet);
             return 0;
         }
+        watch_links(d, now);
         keep_schedule(d, since_start(d, now));
         show(d, now);
     }

@@ -54,10 +54,11 @@ struct fleet_worker {
     _Atomic uint32_t state;
     _Atomic uint32_t store_up;
     char error[160];
-    _Atomic uint64_t admitted, denied, degraded, failed;
-    _Atomic uint64_t watermark_ns;  /* no stamp published from now on is older */
-    _Atomic uint64_t longest_ns;    /* the longest that one call took */
-    _Atomic uint64_t round_trip_ns; /* the longest strict call that Redis answered */
+    _Atomic uint64_t admitted, denied, failed;
+    _Atomic uint64_t degraded, lent; /* decisions by the outage policy; those of them that admitted in strict mode */
+    _Atomic uint64_t watermark_ns;   /* no stamp published from now on is older */
+    _Atomic uint64_t longest_ns;     /* the longest that one call took */
+    _Atomic uint64_t round_trip_ns;  /* the longest strict call that Redis answered */
     _Atomic uint64_t last_sync_ns, syncs, sync_errors, written_off, unsent;
     _Atomic uint64_t written;
     _Atomic uint64_t read; /* stored a few times a second: it may share a line */

@@ -203,6 +203,7 @@ static void ask_once(struct worker *me, uint64_t now)
     }
     if (verdict == WEIR_ALLOW) {
         add(&mine->admitted, 1);
+        add(&mine->lent, me->mode == WEIR_STRICT && (result.flags & WEIR_DEGRADED));
         record(me, now);
     } else {
         add(&mine->denied, 1);
