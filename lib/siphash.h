@@ -23,11 +23,13 @@ WEIR__INLINE uint64_t weir__siphash_load64(const unsigned char *p)
     return v;
 }
 
-/* The last 0 to 7 bytes, little-endian, without reading past them. */
-WEIR__INLINE uint64_t weir__siphash_tail(const unsigned char *p, size_t n)
+/* The last n = 0 to 7 bytes, little-endian, without reading past them; `before` bytes lie before them. */
+WEIR__INLINE uint64_t weir__siphash_tail(const unsigned char *p, size_t n, size_t before)
 {
     uint64_t v = 0;
 
+    if (WEIR__LIKELY(before))
+        return weir__siphash_load64(p + n - 8) >> (56 - 8 * n) >> 8;
     if (n & 4) {
         v = (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24;
         p += 4;
@@ -75,7 +77,7 @@ WEIR__INLINE void weir__siphash_128(const void *data, size_t n, uint64_t k0, uin
         weir__siphash_round(v);
         v[0] ^= word;
     }
-    word = (uint64_t)n << 56 | weir__siphash_tail(p, left);
+    word = (uint64_t)n << 56 | weir__siphash_tail(p, left, n - left);
     v[3] ^= word;
     weir__siphash_round(v);
     v[0] ^= word;

@@ -223,7 +223,7 @@ static void give_back(struct weir__hot *e, uint64_t id0)
 static enum claimed claim(struct weir *w, const struct probe *probe, const uint64_t id[2], bool may_grow, uint64_t now,
                           struct claim *claim)
 {
-    unsigned preferred = weir__table_way(id), way = WEIR__WAYS, shift;
+    unsigned preferred = weir__slot_of(w, weir__table_first(w, id)) % WEIR__WAYS, way = WEIR__WAYS, shift;
     struct weir__hot *ways = &w->hot[probe->set * WEIR__WAYS];
     unsigned free = may_grow ? match(probe->word, 0) : 0;
     uint64_t id0 = 0, word[2], seen[2];

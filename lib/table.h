@@ -37,15 +37,10 @@ WEIR__INLINE uint64_t weir__table_set(const struct weir *w, uint64_t hash)
     return (uint64_t)((weir__u128)hash * w->sets >> 64);
 }
 
-/* Where in its first set an entry lies if it can. */
-WEIR__INLINE unsigned weir__table_way(const uint64_t id[2])
-{
-    return (unsigned)((id[0] & UINT32_MAX) * WEIR__WAYS >> 32);
-}
-
+/* Where an entry lies if it can: in its first set, for slots / WEIR__WAYS = sets. */
 WEIR__INLINE struct weir__hot *weir__table_first(const struct weir *w, const uint64_t id[2])
 {
-    return &w->hot[weir__table_set(w, id[0]) * WEIR__WAYS + weir__table_way(id)];
+    return &w->hot[(uint64_t)((weir__u128)id[0] * w->slots >> 64)];
 }
 
 /* x must have been loaded with acquire before. */

@@ -227,44 +227,86 @@ static WEIR__NOINLINE int take_slowly(const struct weir__ask *ask, bool timed, u
     return weir__take_memory(ask, timed ? now : weir_now(ask->w), cost, result);
 }
 
-static WEIR__NOINLINE int refuse(struct weir *w, weir_policy_id policy, const void *key, size_t key_len)
+/* Any take. `timed`: at `now`, else now. */
+static WEIR__NOINLINE int take_well(struct weir *w, weir_policy_id policy, const void *key, size_t key_len,
+                                    int64_t cost, struct weir_result *result, bool timed, uint64_t now)
 {
     struct weir__ask ask;
+    int error = w ? weir__take_check(w, policy, key, key_len, &ask) : WEIR_E_INVAL;
 
-    return w ? weir__take_check(w, policy, key, key_len, &ask) : WEIR_E_INVAL;
-}
-
-WEIR__INLINE int take(struct weir *w, weir_policy_id policy, const void *key, size_t key_len, int64_t cost, bool timed,
-                      uint64_t now, struct weir_result *result)
-{
-    struct weir__ask ask = {.w = w, .policy = policy, .key = key, .key_len = key_len};
-
-    while (WEIR__UNLIKELY(!w || check_key(key, key_len) || policy >= weir__load_acquire(&w->gate->policies))) {
-        int error = refuse(w, policy, key, key_len);
-
-        /* 0: a policy that another process has added, known from now on */
-        if (error)
-            return error;
-    }
-    ask.p = &w->policies[policy];
-    weir__table_id(w, policy, key, key_len, ask.id);
-    /* The line that most decisions need; the tag line is looked at in the set's order alone. */
-    __builtin_prefetch(weir__table_first(w, ask.id), 0, 3);
+    if (WEIR__UNLIKELY(error))
+        return error;
     if (WEIR__UNLIKELY(!weir__take_is_fast(ask.p, cost)))
         return take_slowly(&ask, timed, now, cost, result);
     return weir__take_fast(&ask, timed ? now : weir__limiter_now(w), cost, result);
 }
 
+/* Out of line, and given copies, so that the identity stays in registers where the entry lies where it is looked for
+ * first. */
+static WEIR__NOINLINE struct weir__hot *glance(const struct weir *w, uint64_t id0, uint64_t id1)
+{
+    uint64_t id[2] = {id0, id1}, x;
+
+    return weir__table_glance(w, id, &x);
+}
+
+/* A take that asks for no result, of an ordinary local policy, whose entry is there, not full and not contended. */
+WEIR__INLINE int take_quickly(struct weir *w, weir_policy_id policy, struct weir__hot *e, const uint64_t id[2],
+                              int64_t cost, uint64_t now)
+{
+    size_t stripe = weir__stats_stripe;
+    int verdict;
+    uint64_t x;
+
+    if (WEIR__UNLIKELY(stripe >= w->private_counts))
+        return WEIR__REKEYED;
+    x = weir__load_acquire(&e->x);
+    if (WEIR__UNLIKELY(!weir__table_is(e, id))) {
+        e = glance(w, id[0], id[1]);
+        if (!e)
+            return WEIR__REKEYED;
+        x = weir__load_acquire(&e->x);
+        if (!weir__table_is(e, id))
+            return WEIR__REKEYED;
+    }
+    verdict = weir__decide_quick(&w->policies[policy], e, x, now, cost);
+    if (WEIR__LIKELY(verdict != WEIR__REKEYED))
+        weir__stats_step(&w->counts[policy], stripe, verdict);
+    return verdict;
+}
+
+WEIR__INLINE int take(struct weir *w, weir_policy_id policy, const void *key, size_t key_len, int64_t cost,
+                      struct weir_result *result, bool timed, uint64_t now)
+{
+    uint64_t id[2], when = now;
+    struct weir__hot *e;
+    int verdict;
+
+    if (WEIR__LIKELY(!result) && WEIR__LIKELY(w) && !check_key(key, key_len) &&
+        WEIR__LIKELY(policy < weir__load_acquire(&w->gate->policies))) {
+        weir__table_id(w, policy, key, key_len, id);
+        /* The line that most decisions need; the tag line is looked at in the set's order alone. */
+        e = weir__table_first(w, id);
+        __builtin_prefetch(e, 0, 3);
+        if (!timed)
+            when = weir__clock_glance(&w->gate->clock);
+        verdict = timed || WEIR__LIKELY(when) ? take_quickly(w, policy, e, id, cost, when) : WEIR__REKEYED;
+        if (WEIR__LIKELY(verdict != WEIR__REKEYED))
+            return verdict;
+    }
+    return take_well(w, policy, key, key_len, cost, result, timed, now);
+}
+
 int weir_take(struct weir *w, weir_policy_id policy, const void *key, size_t key_len, int64_t cost,
               struct weir_result *result)
 {
-    return take(w, policy, key, key_len, cost, false, 0, result);
+    return take(w, policy, key, key_len, cost, result, false, 0);
 }
 
 int weir_take_at(struct weir *w, weir_policy_id policy, const void *key, size_t key_len, int64_t cost, uint64_t now_ns,
                  struct weir_result *result)
 {
-    return take(w, policy, key, key_len, cost, true, now_ns, result);
+    return take(w, policy, key, key_len, cost, result, true, now_ns);
 }
 
 /* ---- the rest ---------------------------------------------------------------------------------------------------- */
