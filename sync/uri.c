@@ -97,6 +97,7 @@ static int parse_login(const char *from, const char *to, struct weir__uri *out)
 /* host[:port], [v6]:port, or nothing for localhost. */
 static int parse_host(const char *from, const char *to, struct weir__uri *out)
 {
+    static const char localhost[] = "localhost";
     const char *end;
     out->port = DEFAULT_PORT;
     if (from < to && *from == '[') {
@@ -109,7 +110,7 @@ static int parse_host(const char *from, const char *to, struct weir__uri *out)
         end = find(from, to, ':');
         end = end ? end : to;
     }
-    int status = from == end ? decode("localhost", "localhost" + 9, out->host, sizeof out->host)
+    int status = from == end ? decode(localhost, localhost + sizeof localhost - 1, out->host, sizeof out->host)
                              : decode(from, end, out->host, sizeof out->host);
     if (status != 0 || strpbrk(out->host, " /")) {
         return WEIR_E_URI;

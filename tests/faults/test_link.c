@@ -237,7 +237,7 @@ START_TEST(names_are_resolved)
     char uri[64];
     snprintf(uri, sizeof uri, "redis://localhost:%d", liar_port(liar));
     ck_assert_int_eq(weir__uri_parse(uri, &rig.uri), 0);
-    rig.config.backoff_min_ns = 3600 * 1000 * RIG_MS; /* where ::1 comes first, the next address is tried at once */
+    rig.config.backoff_min_ns = RIG_HOUR; /* where ::1 comes first, the next address is tried at once */
     rig.config.backoff_max_ns = rig.config.backoff_min_ns;
     rig_up(&rig);
 }
@@ -409,7 +409,7 @@ START_TEST(deadline_under_steady_traffic)
 {
     struct rig_answer first = {0}, others[64] = {{0}};
     int sent = 0;
-    rig.config.stall_ns = 60 * 1000 * RIG_MS;
+    rig.config.stall_ns = RIG_HOUR;
     lie("GET", LIAR_HANG, 0, 1);
     rig_up(&rig);
     uint64_t start = uv_hrtime();
@@ -442,7 +442,7 @@ END_TEST
 START_TEST(late_answers)
 {
     struct rig_answer late = {0}, after = {0};
-    rig.config.stall_ns = 60 * 1000 * RIG_MS;
+    rig.config.stall_ns = RIG_HOUR;
     liar_rule(liar, &(struct liar_rule){.command = "GET", .act = LIAR_LATE, .ms = 150, .times = 1});
     rig_up(&rig);
     ck_assert_int_eq(rig_send(&rig, &late, 40, "GET", "x", NULL), 0);
@@ -590,8 +590,8 @@ START_TEST(reconnects_with_backoff)
     for (int i = 0; i < LINKS; i++) {
         tries += weir__link_errors(links[i], WEIR__LINK_CONNECT) - 1; /* the first was no reconnect */
     }
-    ck_assert_uint_ge(tries, 3 * LINKS);
-    ck_assert_uint_le(tries, 9 * LINKS);
+    ck_assert_uint_ge(tries / LINKS, 3);
+    ck_assert_uint_lt(tries / LINKS, 9);
     liar_refuse(liar, 0);
     for (int i = 0; i < LINKS; i++) {
         rig_wait(&rig, weir__link_is_up(links[i]));

@@ -94,7 +94,7 @@ END_TEST
 
 START_TEST(closed_while_waiting)
 {
-    rig.config.backoff_min_ns = rig.config.backoff_max_ns = 3600 * 1000 * RIG_MS;
+    rig.config.backoff_min_ns = rig.config.backoff_max_ns = RIG_HOUR;
     liar_refuse(liar, 1);
     rig_start(&rig);
     rig_wait(&rig, errors(WEIR__LINK_CONNECT) == 1);
@@ -123,7 +123,7 @@ END_TEST
 START_TEST(closed_while_stalled)
 {
     struct rig_answer answers[2] = {{0}};
-    rig.config.stall_ns = 3600 * 1000 * RIG_MS;
+    rig.config.stall_ns = RIG_HOUR;
     lie("GET", LIAR_HANG, 0, 0);
     rig_up(&rig);
     ck_assert_int_eq(rig_send(&rig, &answers[0], 20, "GET", "x", NULL), 0);

@@ -105,6 +105,9 @@ static pid_t run(char *words, unsigned size)
 {
     char *argv[WORDS_MAX + 1];
     int argc = 0;
+    if (size == 0) {
+        return 0;
+    }
     for (unsigned at = 0; at < size && argc < WORDS_MAX; at += (unsigned)strlen(words + at) + 1) {
         argv[argc++] = words + at;
     }

@@ -79,6 +79,9 @@ static uint64_t now_ms(void)
 
 static void add(struct buffer *buffer, const char *bytes, size_t len)
 {
+    if (len == 0) {
+        return;
+    }
     if (buffer->len + len > buffer->size) {
         buffer->size = (buffer->len + len) * 2;
         buffer->bytes = realloc(buffer->bytes, buffer->size);
@@ -86,10 +89,8 @@ static void add(struct buffer *buffer, const char *bytes, size_t len)
             guard_fail("out of memory");
         }
     }
-    if (len > 0) {
-        memcpy(buffer->bytes + buffer->len, bytes, len);
-        buffer->len += len;
-    }
+    memcpy(buffer->bytes + buffer->len, bytes, len);
+    buffer->len += len;
 }
 
 static void drop(struct buffer *buffer, size_t len)

@@ -14,6 +14,7 @@
 #include "sync/link.h"
 
 #define RIG_MS UINT64_C(1000000)
+#define RIG_HOUR (RIG_MS * 3600 * 1000)
 
 enum { RIG_WAIT_MS = 20000 }; /* how long rig_wait waits before it fails the test: far longer than anything takes */
 

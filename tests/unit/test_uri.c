@@ -3,6 +3,7 @@
  * sync/uri.h: what parses, into what; what is refused; what is printed; what is wiped.
  */
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,13 +126,22 @@ static const char *const bad[] = {
     " redis://h",
 };
 
+static int is_wiped(const struct weir__uri *uri)
+{
+    const unsigned char *bytes = (const unsigned char *)uri;
+    size_t n = 0;
+    while (n < sizeof *uri && bytes[n] == 0) {
+        n++;
+    }
+    return n == sizeof *uri;
+}
+
 START_TEST(refuses)
 {
-    struct weir__uri uri, zero;
+    struct weir__uri uri;
     memset(&uri, 0xff, sizeof uri);
-    memset(&zero, 0, sizeof zero);
     ck_assert_msg(weir__uri_parse(bad[_i], &uri) == WEIR_E_URI, "accepted: %s", bad[_i]);
-    ck_assert_msg(memcmp(&uri, &zero, sizeof uri) == 0, "not wiped: %s", bad[_i]);
+    ck_assert_msg(is_wiped(&uri), "not wiped: %s", bad[_i]);
 }
 END_TEST
 
@@ -147,13 +157,12 @@ END_TEST
 /* Each part at its longest, and one byte longer. */
 static void check_length(const char *before, size_t longest, const char *after)
 {
-    char text[4096];
+    char middle[4096], text[8192];
     struct weir__uri uri;
     for (size_t extra = 0; extra < 2; extra++) {
-        size_t n = strlen(before);
-        memcpy(text, before, n);
-        memset(text + n, 'x', longest + extra);
-        memcpy(text + n + longest + extra, after, strlen(after) + 1);
+        memset(middle, 'x', longest + extra);
+        middle[longest + extra] = '\0';
+        snprintf(text, sizeof text, "%s%s%s", before, middle, after);
         ck_assert_int_eq(weir__uri_parse(text, &uri), extra ? WEIR_E_URI : 0);
     }
 }
@@ -210,11 +219,10 @@ END_TEST
 
 START_TEST(wiping_leaves_nothing)
 {
-    struct weir__uri uri, zero;
-    memset(&zero, 0, sizeof zero);
+    struct weir__uri uri;
     ck_assert_int_eq(weir__uri_parse("rediss://user:secret@h:7/1", &uri), 0);
     weir__uri_wipe(&uri);
-    ck_assert_int_eq(memcmp(&uri, &zero, sizeof uri), 0);
+    ck_assert(is_wiped(&uri));
 }
 END_TEST
 
