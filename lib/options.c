@@ -88,7 +88,9 @@ int weir__options_policy(const struct weir_policy *in, int keep_name, struct wei
 {
     int error = copy_sized(out, sizeof *out, in, offsetof(struct weir_policy, reserved));
 
-    if (!error && (out->name || !keep_name))
+    if (error)
+        return error;
+    if (out->name || !keep_name)
         error = out->name ? check_name(out->name) : WEIR_E_NAME;
     if (out->group && !*out->group)
         out->group = NULL;
