@@ -19,6 +19,7 @@
 #define OVERFLOW_BIT (UINT64_C(1) << 63) /* of word[1]: byte 15, sticky */
 #define VERSION_STEP (UINT64_C(1) << 56) /* the other seven bits of byte 15 */
 #define VERSION_MASK (UINT64_C(0x7f) << 56)
+#define CHOICES 6u     /* sets that a key may live in: so many full ones at load 0.65 are one key in 10 million */
 #define SWEEP_STEP 4u  /* slots swept along with each new key, where the table fills up */
 #define SWEEP_FULL 60u /* ... and before one is refused */
 
@@ -29,6 +30,12 @@ struct probe {
     struct weir__hot *e;
     uint64_t x;
     bool busy; /* an entry with that tag is being made or re-keyed: look again */
+};
+
+/* A key's sets, as looked at one after the other. */
+struct path {
+    struct probe probe[CHOICES];
+    unsigned sets;
 };
 
 /* An entry won for a new key: its tag is in place, id[0] is 0. */
@@ -133,32 +140,43 @@ void weir__table_prefetch(const struct weir *w, const uint64_t id[2])
         __builtin_prefetch(&w->hot[set * WEIR__WAYS + (unsigned)__builtin_ctz(hits)], 1, 3);
 }
 
-/* Both sets, in turn, waiting for busy entries. Returns the entry or NULL with both probes filled in; second->set ==
- * first->set: the first set has not overflowed. */
-static struct weir__hot *look_well(const struct weir *w, const uint64_t id[2], struct probe *first,
-                                   struct probe *second, uint64_t *x)
+/* The n-th of a key's sets. */
+static uint64_t nth_set(const struct weir *w, const uint64_t id[2], unsigned n)
+{
+    uint64_t hash = id[n & 1];
+    unsigned turn = 16 * (n >> 1);
+
+    return weir__table_set(w, turn ? hash << turn | hash >> (64 - turn) : hash);
+}
+
+/* The key's sets in turn, up to the first that has not overflowed, waiting for busy entries. Returns the entry, or NULL
+ * with all of them in *path. */
+static struct weir__hot *look_well(const struct weir *w, const uint64_t id[2], struct path *path, uint64_t *x)
 {
     unsigned turns = 0;
 
     for (;; weir__backoff(&turns)) {
-        look(w, weir__table_set(w, id[0]), id, first);
-        *second = *first;
-        if (!first->e && !first->busy && first->word[1] & OVERFLOW_BIT)
-            look(w, weir__table_set(w, id[1]), id, second);
-        if (second->e) {
-            *x = second->x;
-            return second->e;
+        struct probe *last;
+
+        path->sets = 0;
+        do {
+            last = &path->probe[path->sets];
+            look(w, nth_set(w, id, path->sets++), id, last);
+        } while (!last->e && !last->busy && last->word[1] & OVERFLOW_BIT && path->sets < CHOICES);
+        if (last->e) {
+            *x = last->x;
+            return last->e;
         }
-        if (!second->busy)
+        if (!last->busy)
             return NULL;
     }
 }
 
 struct weir__hot *weir__table_search(struct weir *w, const uint64_t id[2], uint64_t *x)
 {
-    struct probe first, second;
+    struct path path;
 
-    return look_well(w, id, &first, &second, x);
+    return look_well(w, id, &path, x);
 }
 
 /* Does dropping the entry lose nothing? Without the lock bit: a hint. */
@@ -382,47 +400,47 @@ static uint64_t publish(struct weir *w, struct weir__hot *e, weir_policy_id poli
     return x;
 }
 
-/* One try at an entry for a key that both probes missed. */
-static enum claimed claim_either(struct weir *w, const struct probe *first, const struct probe *second,
-                                 const uint64_t id[2], bool may_grow, uint64_t now, struct claim *won)
+/* One try at an entry for a key that none of the path's sets holds. */
+static enum claimed claim_any(struct weir *w, const struct path *path, const uint64_t id[2], bool may_grow,
+                              uint64_t now, struct claim *won)
 {
-    enum claimed got = claim(w, first, id, may_grow, now, won);
+    for (unsigned n = 0; n < path->sets; n++) {
+        const struct probe *probe = &path->probe[n];
+        enum claimed got = claim(w, probe, id, may_grow, now, won);
 
-    if (got != CLAIM_NO_ROOM)
-        return got;
-    if (!(first->word[1] & OVERFLOW_BIT)) {
-        touch_set(w, first, true);
-        return CLAIM_AGAIN;
+        /* Another thread may have made the key meanwhile: then the version of the first set has changed. */
+        if (got == CLAIMED && n > 0 && !touch_set(w, &path->probe[0], false)) {
+            forget_key(w, won->e);
+            release_way(w, won->e);
+            if (won->evicted)
+                unreserve_key(w);
+            return CLAIM_AGAIN;
+        }
+        if (got != CLAIM_NO_ROOM)
+            return got;
+        if (!(probe->word[1] & OVERFLOW_BIT) && n + 1 < CHOICES) {
+            touch_set(w, probe, true);
+            return CLAIM_AGAIN;
+        }
     }
-    if (second->set == first->set)
-        return CLAIM_NO_ROOM;
-    got = claim(w, second, id, may_grow, now, won);
-    /* Another thread may have made the key in the first set since: then its version has changed. */
-    if (got == CLAIMED && !touch_set(w, first, false)) {
-        forget_key(w, won->e);
-        release_way(w, won->e);
-        if (won->evicted)
-            unreserve_key(w);
-        return CLAIM_AGAIN;
-    }
-    return got;
+    return CLAIM_NO_ROOM;
 }
 
 struct weir__hot *weir__table_obtain(struct weir *w, weir_policy_id policy, const void *key, size_t key_len,
                                      const uint64_t id[2], uint64_t now, uint64_t *x)
 {
     bool swept = false, may_grow, whole;
-    struct probe first, second;
     struct claim won;
+    struct path path;
 
     for (;;) {
-        struct weir__hot *e = look_well(w, id, &first, &second, x);
+        struct weir__hot *e = look_well(w, id, &path, x);
         enum claimed got;
 
         if (e)
             return e;
         may_grow = reserve_key(w);
-        got = claim_either(w, &first, &second, id, may_grow, now, &won);
+        got = claim_any(w, &path, id, may_grow, now, &won);
         if (may_grow && (got != CLAIMED || won.evicted))
             unreserve_key(w);
         if (got == CLAIMED)
@@ -441,9 +459,10 @@ struct weir__hot *weir__table_obtain(struct weir *w, weir_policy_id policy, cons
         unreserve_key(w);
         return NULL;
     }
-    *x = publish(w, won.e, policy, id, now);
+    /* before the entry is shown, for it is idle until its first take */
     if (weir__load_relaxed(&w->state->keys) > w->state->max_keys - w->state->max_keys / 4)
         weir__table_sweep(w, SWEEP_STEP, now);
+    *x = publish(w, won.e, policy, id, now);
     return won.e;
 }
 

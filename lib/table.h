@@ -4,9 +4,10 @@
  * bucket decides, nor Redis.
  *
  * Sets of 15 entries; a set's tag line holds a byte of each entry's hash and a version. A key lives in its first set
- * (by id[0]) or, once that one has overflowed, in its second (by id[1]). All changes of a set are 16-byte CASes of
- * its tag line, which fail if anything changed since it was read: so two threads that miss the same key can't both
- * make it. What goes into a second set also steps the version of the first.
+ * (by id[0]) or, once that one has overflowed, in its second (by id[1]), and so on: each set tells by a bit that stays
+ * whether one must look further. All changes of a set are 16-byte CASes of its tag line, which fail if anything changed
+ * since it was read: so two threads that miss the same key can't both make it. What goes into a later set also steps the
+ * version of the first.
  *
  * An entry is made by whoever won its tag: the tag is there, id[0] is still 0, and whoever looks for that tag waits.
  * It is dropped or given to another key under the lock bit of x, and its x goes on from there.

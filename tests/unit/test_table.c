@@ -167,27 +167,70 @@ START_TEST(a_set_overflows_into_the_second)
         ck_assert_int_eq(take(id), WEIR_DENY);
     }
     ck_assert_uint_eq(keys(), 2 * WEIR__WAYS);
-    /* both are full of buckets that aren't */
+    /* both are full of buckets that aren't: a third */
     make_id(id, 3, 7, 2 * WEIR__WAYS);
-    ck_assert_ptr_null(obtain(id));
-    make_id(id, 7, 3, 0);
-    ck_assert_ptr_null(obtain(id));
+    e[0] = obtain(id);
+    ck_assert_ptr_nonnull(e[0]);
+    ck_assert_uint_ne(weir__slot_of(w, e[0]) / WEIR__WAYS, 3);
+    ck_assert_uint_ne(weir__slot_of(w, e[0]) / WEIR__WAYS, 7);
+    ck_assert_ptr_eq(search(id), e[0]);
+    ck_assert_ptr_eq(obtain(id), e[0]);
     /* one that has its second set elsewhere finds room there */
     make_id(id, 3, 8, 0);
-    ck_assert_ptr_nonnull(obtain(id));
+    e[0] = obtain(id);
+    ck_assert_uint_eq(weir__slot_of(w, e[0]) / WEIR__WAYS, 8);
 }
 END_TEST
 
-START_TEST(both_sets_may_be_the_same)
+/* A limiter of two sets, whatever it is said to have room for. */
+static void open_two_sets(void)
+{
+    weir_close(w);
+    open_for(1);
+    ck_assert_uint_eq(w->sets, 2);
+    w->state->max_keys = MAX_KEYS;
+}
+
+START_TEST(no_set_has_room)
 {
     uint64_t id[2];
 
-    for (uint64_t n = 0; n < WEIR__WAYS; n++) {
-        make_id(id, 5, 5, n);
-        ck_assert_int_eq(take(id), WEIR_ALLOW);
+    open_two_sets();
+    for (uint64_t n = 0; n < 2 * WEIR__WAYS; n++) {
+        make_id(id, 1, n < WEIR__WAYS, n);
+        ck_assert_int_eq(take(id), WEIR_ALLOW); /* not idle */
     }
-    make_id(id, 5, 5, WEIR__WAYS);
+    ck_assert_uint_eq(keys(), 2 * WEIR__WAYS);
+    make_id(id, 0, 1, 100);
     ck_assert_ptr_null(obtain(id));
+    make_id(id, 1, 1, 100);
+    ck_assert_ptr_null(obtain(id));
+    ck_assert_uint_eq(keys(), 2 * WEIR__WAYS);
+}
+END_TEST
+
+/* As many keys as were asked for find room, for the chance that all of a key's sets are full is small. */
+START_TEST(every_key_finds_room)
+{
+    const uint64_t all = 100000;
+    uint64_t made = 0, found = 0, id[2], x;
+
+    weir_close(w);
+    open_for(all);
+    for (uint64_t n = 0; n < all; n++) {
+        struct weir__hot *e;
+
+        weir__table_id(w, local, &n, sizeof n, id);
+        e = weir__table_obtain(w, local, &n, sizeof n, id, now, &x);
+        made += e && weir__decide_take(&w->policies[local], e, x, id, now, 1, NULL) == WEIR_ALLOW;
+    }
+    for (uint64_t n = 0; n < all; n++) {
+        weir__table_id(w, local, &n, sizeof n, id);
+        found += weir__table_search(w, id, &x) != NULL;
+    }
+    ck_assert_uint_eq(made, all);
+    ck_assert_uint_eq(found, all);
+    ck_assert_uint_eq(keys(), all);
 }
 END_TEST
 
@@ -251,8 +294,14 @@ START_TEST(only_what_is_idle_gives_way)
     uint64_t id[2], spare[2];
     struct weir__hot *e;
 
+    open_two_sets();
     for (uint64_t n = 0; n < WEIR__WAYS; n++) {
-        make_id(id, 3, 3, n);
+        make_id(id, 0, 0, n + 1000);
+        ck_assert_int_eq(take(id), WEIR_ALLOW);
+        obtain(id)->pin++;
+    }
+    for (uint64_t n = 0; n < WEIR__WAYS; n++) {
+        make_id(id, 1, 1, n);
         e = obtain(id);
         switch (n % 4) {
         case 0: ck_assert_int_eq(take(id), WEIR_ALLOW); break;
@@ -261,9 +310,9 @@ START_TEST(only_what_is_idle_gives_way)
         default: e->urgent = 1; break;
         }
     }
-    make_id(spare, 3, 3, 100);
+    make_id(spare, 1, 1, 100);
     ck_assert_ptr_null(obtain(spare));
-    make_id(id, 3, 3, _i == 0 ? 4 : (uint64_t)_i);
+    make_id(id, 1, 1, _i == 0 ? 4 : (uint64_t)_i);
     e = search(id);
     switch (_i) {
     case 0: now += SECOND; break; /* all that were taken from are full again */
@@ -272,7 +321,7 @@ START_TEST(only_what_is_idle_gives_way)
     default: e->urgent = 0; break;
     }
     ck_assert_ptr_nonnull(obtain(spare));
-    ck_assert_uint_eq(keys(), WEIR__WAYS);
+    ck_assert_uint_eq(keys(), 2 * WEIR__WAYS);
     ck_assert_uint_eq(w->state->evictions, 1);
     if (_i > 0)
         ck_assert_ptr_null(search(id));
@@ -487,7 +536,8 @@ static Suite *suite(void)
     tcase_add_test(t, made_once_and_found);
     tcase_add_test(t, case_e9_colliding_keys);
     tcase_add_test(t, a_set_overflows_into_the_second);
-    tcase_add_test(t, both_sets_may_be_the_same);
+    tcase_add_test(t, no_set_has_room);
+    tcase_add_test(t, every_key_finds_room);
     tcase_add_test(t, overflown_keys_are_not_made_twice);
     tcase_add_test(t, dropped_and_made_anew);
     tcase_add_test(t, a_pinned_entry_stays);
