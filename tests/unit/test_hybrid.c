@@ -865,7 +865,7 @@ static void model_apply(struct model *m, const struct weir__grant *grant)
     m->out = 0;
 }
 
-enum { MODEL_SEEDS = 150, MODEL_STEPS = 400, MODEL_Q = 3 };
+enum { MODEL_LOOPS = 5, MODEL_SEEDS = 30, MODEL_STEPS = 400, MODEL_Q = 3 };
 
 static void model_take(struct model *m, weir_policy_id id, uint64_t fresh_until, uint64_t *seed, uint64_t *admitted)
 {
@@ -935,9 +935,9 @@ static void model_sync(struct model *m, weir_policy_id id, uint64_t *seed, int64
     ck_assert_double_eq_tol(fake_level(&fake, id, "k"), (double)m->level, 1e-5);
 }
 
-START_TEST(random_grants_and_takes_agree_with_a_model)
+static void agree(uint64_t seed)
 {
-    uint64_t seed = (uint64_t)_i * 2654435761u + 12345, admitted = 0;
+    uint64_t admitted = 0;
     weir_policy_id id = attached(WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_ADMIT, MODEL_Q);
     uint64_t fresh_until = fake.now + 300 * FAKE_MS;
     struct model m = {.at = fake.now};
@@ -954,6 +954,15 @@ START_TEST(random_grants_and_takes_agree_with_a_model)
     ck_assert_double_eq((double)handed + (double)m.unreported + (m.out ? (double)fake.reports[0].spent : 0),
                         (double)admitted);
     ck_assert_uint_eq(weir__seam_unsent(fake.w), (uint64_t)m.unreported);
+}
+
+START_TEST(random_grants_and_takes_agree_with_a_model)
+{
+    for (int i = 0; i < MODEL_SEEDS; i++) {
+        agree((uint64_t)(_i * MODEL_SEEDS + i) * 2654435761u + 12345);
+        teardown();
+        setup();
+    }
 }
 END_TEST
 
@@ -1015,7 +1024,7 @@ int main(void)
     add_outages(suite);
     add_changes(suite);
     tcase = new_case(suite, "model");
-    tcase_add_loop_test(tcase, random_grants_and_takes_agree_with_a_model, 0, MODEL_SEEDS);
+    tcase_add_loop_test(tcase, random_grants_and_takes_agree_with_a_model, 0, MODEL_LOOPS);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
