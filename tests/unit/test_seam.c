@@ -505,10 +505,11 @@ static _Atomic int inside, may_leave, detached;
 
 static void slow_wake(void *ctx)
 {
+    unsigned turns = 0;
     (void)ctx;
     inside = 1;
     while (!may_leave)
-        weir__cpu_relax();
+        weir__backoff(&turns);
     ck_assert_int_eq(detached, 0);
     inside = 0;
 }
@@ -532,14 +533,14 @@ static void *detach(void *arg)
 START_TEST(detaching_waits_for_whoever_is_inside)
 {
     pthread_t taker, leaver;
+    unsigned turns = 0;
     fake.hooks.wake = slow_wake;
     ck_assert_int_eq(pthread_create(&taker, NULL, take_once, NULL), 0);
     while (!inside)
-        weir__cpu_relax();
+        weir__backoff(&turns);
     ck_assert_int_eq(pthread_create(&leaver, NULL, detach, NULL), 0);
     /* nothing to wait for but its patience: it must be waiting whenever we look */
-    for (int i = 0; i < 2000; i++) {
-        unsigned turns = 1000;
+    for (int i = 0; i < 100; i++) {
         weir__backoff(&turns);
         ck_assert_int_eq(detached, 0);
     }
