@@ -277,13 +277,14 @@ static void tell_overdraft(struct weir__reconcile *rec, uint32_t id, uint64_t mo
     weir__seam_overdraft(node->w, id, (uint64_t)q0, rate, burst);
 }
 
+/* Strict policies too: one that becomes hybrid goes on from the moment of the change. */
 static void tell_fresh(struct weir__reconcile *rec)
 {
     if (rec->fresh == rec->fresh_told || rec->draining)
         return;
     rec->fresh_told = rec->fresh;
     for (uint32_t id = 0; id < rec->node->policy_count; id++)
-        if (is_hybrid(rec, id))
+        if (is_shared(rec, id))
             weir__seam_fresh_until(rec->node->w, id, rec->fresh);
 }
 
@@ -294,6 +295,8 @@ void weir__reconcile_alive(struct weir__reconcile *rec, uint64_t now)
     rec->answered_at = uv_hrtime();
     if (until > rec->fresh)
         rec->fresh = until;
+    if (rec->fresh > rec->fresh_told + rec->node->interval_ns / 8) /* strict answers alone make no pump */
+        tell_fresh(rec);
 }
 
 /* ---- the timer --------------------------------------------------------------------------------------------------- */
@@ -530,7 +533,7 @@ void weir__reconcile_policies(struct weir__reconcile *rec)
         course->told = 0;
         course->news = 1;
         course->walk = course->lanes ? 2 : 0; /* who has become strict or local gives its slices back */
-        if (!is_hybrid(rec, id))
+        if (!is_shared(rec, id))
             weir__seam_fresh_until(rec->node->w, id, 0);
     }
     rec->fresh_told = 0;
