@@ -208,7 +208,8 @@ void weir_close(struct weir *w)
 {
     if (!w)
         return;
-    weir__attach_join(w);
+    if (weir__load_acquire(&w->gate->alive)) /* a child of fork has no such thread */
+        weir__attach_join(w);
     /* The locks of a shared limiter live on in the processes that still have it. */
     if (!w->state->shared)
         deinit_state(w);
