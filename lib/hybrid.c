@@ -86,7 +86,8 @@ static bool is_outage(const struct ask *a, const struct weir__view *v)
 {
     uint64_t until = 0;
 
-    if (a->forced || on_fallback(v))
+    /* a strict policy comes here only where Redis did not answer: what it told of others is no help */
+    if (a->forced || on_fallback(v) || weir__load_relaxed(&a->policy->mode) == WEIR_STRICT)
         return true;
     if (v->regime == WEIR__SLICED)
         until = weir__load_relaxed(&a->slice->until);
