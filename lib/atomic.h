@@ -140,13 +140,15 @@ WEIR__INLINE bool weir__cas16_state(_Atomic uint64_t *pair, uint64_t *x, uint64_
 {
     uint64_t found = *x;
 
-    if (!atomic_compare_exchange_strong_explicit(&pair[0], &found, *x | 1, memory_order_acq_rel,
+    /* seq_cst, as cmpxchg16b is: a load that follows in the caller (of the dirty flag) comes after the lock bit, and
+     * whoever meets that waits for the new x */
+    if (!atomic_compare_exchange_strong_explicit(&pair[0], &found, *x | 1, memory_order_seq_cst,
                                                  memory_order_acquire)) {
         *x = found;
         *f = weir__load_relaxed(&pair[1]);
         return false;
     }
-    weir__store_relaxed(&pair[1], new_f);
+    weir__store_release(&pair[1], new_f); /* whoever meets it finds x locked or moved when he looks again */
     weir__store_release(&pair[0], new_x);
     return true;
 }
