@@ -10,6 +10,8 @@
 
 #include <weir/weir.h>
 
+#include "lib/seam.h"
+
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
 #define HOUR (3600 * SECOND)
@@ -276,6 +278,79 @@ START_TEST(a_local_limiter_survives_a_fork)
 }
 END_TEST
 
+static void never_called(void *arg, int status, const struct weir_result *result)
+{
+    (void)arg;
+    (void)status;
+    (void)result;
+    ck_abort_msg("called back in a child");
+}
+
+static void no_wake(void *ctx)
+{
+    (void)ctx;
+}
+
+static int in_the_child(weir_policy_id id, struct weir_key *key, const struct weir_policy *policy)
+{
+    struct weir_request request = {.policy = id, .key = "key", .key_len = 3, .cost = 1};
+    weir_policy_id found;
+
+#define FORKED(call)                                                                                                   \
+    if ((call) != WEIR_E_FORKED)                                                                                       \
+        return __LINE__ % 200 + 1;
+    FORKED(take(id, 1))
+    FORKED(weir_take_at(w, id, "key", 3, 1, now, NULL))
+    FORKED(weir_peek(w, id, "key", 3, 1, NULL))
+    FORKED(weir_give(w, id, "key", 3, 1))
+    FORKED(weir_forget(w, id, "key", 3))
+    FORKED(weir_take_many(w, &request, 1, 0))
+    FORKED(request.status)
+    FORKED(weir_take_all(w, &request, 1, NULL))
+    FORKED(weir_take_async(w, &request, never_called, NULL))
+    FORKED(weir_take_wait(w, &request, 0, NULL))
+    FORKED(weir_key_take(key, 1, 0, NULL))
+    FORKED(weir_key_take(key, 1, now, NULL))
+    FORKED(weir_key_take(key, 1, 0, &r))
+    FORKED(weir_key_open(w, id, "key", 3, &key))
+    FORKED(weir_policy_add(w, policy, &found))
+    FORKED(weir_policy_set(w, id, policy))
+    FORKED(weir_policy_find(w, "p", &found))
+#undef FORKED
+    weir_close(w);
+    return 0;
+}
+
+/* Once a sync has started a child must not speak in its parent's name: every call is refused, and closing is allowed.
+ * */
+START_TEST(a_synced_limiter_refuses_in_a_child)
+{
+    static const struct weir__hooks hooks = {.wake = no_wake};
+    struct weir_policy policy = WEIR_POLICY_INIT;
+    weir_policy_id id = add("p", 1, HOUR, 10);
+    struct weir_key *key;
+    int status;
+    pid_t child;
+
+    policy.name = "q";
+    policy.mode = WEIR_LOCAL;
+    policy.limit = 1;
+    policy.per_ns = HOUR;
+    ck_assert_int_eq(weir_key_open(w, id, "key", 3, &key), 0);
+    ck_assert_int_eq(weir__seam_attach(w, &hooks), 0);
+    child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0)
+        _exit(in_the_child(id, key, &policy));
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    ck_assert_int_eq(weir_key_take(key, 10, 0, NULL), WEIR_ALLOW); /* the parent's goes on */
+    ck_assert_int_eq(take(id, 1), WEIR_DENY);
+    weir_key_close(key);
+    weir__seam_detach(w);
+}
+END_TEST
+
 START_TEST(statuses_have_texts)
 {
 #define CHECK_TEXT(code, number, text) ck_assert_str_eq(weir_strerror(code), text);
@@ -308,6 +383,7 @@ static Suite *suite(void)
     t = tcase_create("fork");
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, a_local_limiter_survives_a_fork);
+    tcase_add_test(t, a_synced_limiter_refuses_in_a_child);
     tcase_add_test(t, statuses_have_texts);
     suite_add_tcase(s, t);
     return s;
