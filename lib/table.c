@@ -200,10 +200,14 @@ static bool is_idle(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t no
            (int64_t)weir__load_acquire(&params->cap);
 }
 
-static void raise_high_water(struct weir *w, uint64_t now)
+/* A full entry is about to be dropped: no entry is made before the time at which it was known to be full. */
+static void raise_high_water(struct weir *w, const struct weir__hot *e, uint64_t now)
 {
     uint64_t seen = weir__load_relaxed(&w->state->high_water);
+    uint64_t touched = weir__load_relaxed(&e->touched);
 
+    if (now < touched)
+        now = touched;
     while (seen < now && !atomic_compare_exchange_weak_explicit(&w->state->high_water, &seen, now, memory_order_relaxed,
                                                                 memory_order_relaxed))
         ;
@@ -226,7 +230,7 @@ static bool lock_idle(struct weir *w, struct weir__hot *e, uint64_t now, uint64_
         weir__store_release(&e->x, x);
         return false;
     }
-    raise_high_water(w, now);
+    raise_high_water(w, e, now);
     weir__store_release(&e->id[0], 0);
     return true;
 }
@@ -498,7 +502,7 @@ bool weir__table_drop(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t 
     (void)x;
     if (atomic_load_explicit(&e->pin, memory_order_seq_cst))
         return false;
-    raise_high_water(w, now);
+    raise_high_water(w, e, now);
     weir__store_release(&e->id[0], 0);
     drop_hidden(w, e);
     return true;
