@@ -131,8 +131,8 @@ static int finish(struct weir__wire_buf *buf, size_t start, int rc)
 /* ---- scripts ----------------------------------------------------------------------------------------------------- */
 
 static const char *const script_texts[WEIR__WIRE_SCRIPTS] = {
-    [WEIR__WIRE_SYNC] = WEIR__SCRIPT_COMMON WEIR__SCRIPT_SLICES WEIR__SCRIPT_RECONCILE,
-    [WEIR__WIRE_STRICT] = WEIR__SCRIPT_COMMON WEIR__SCRIPT_SLICES WEIR__SCRIPT_STRICT,
+    [WEIR__WIRE_SYNC] = WEIR__SCRIPT_COMMON WEIR__SCRIPT_BATCH WEIR__SCRIPT_SLICES WEIR__SCRIPT_RECONCILE,
+    [WEIR__WIRE_STRICT] = WEIR__SCRIPT_COMMON WEIR__SCRIPT_DECIDE WEIR__SCRIPT_SLICES WEIR__SCRIPT_STRICT,
     [WEIR__WIRE_ALL] = WEIR__SCRIPT_COMMON WEIR__SCRIPT_SLICES WEIR__SCRIPT_ALL,
     [WEIR__WIRE_FORGET] = WEIR__SCRIPT_FORGET,
     [WEIR__WIRE_PEEK] = WEIR__SCRIPT_COMMON WEIR__SCRIPT_SLICES WEIR__SCRIPT_PEEK,
@@ -519,9 +519,10 @@ int weir__wire_peek_encode(struct weir__wire_buf *out, const struct weir__wire_t
                            size_t key_len, double test_now, const char *sha)
 {
     size_t start = out->len;
-    put_evalsha(out, sha, 3, 2);
+    put_evalsha(out, sha, 3, 3);
     int rc = put_names(out, target);
     put_clock(out, test_now);
+    put_number(out, WEIR__WIRE_FORMAT);
     put_field(out, key, key_len);
     return finish(out, start, rc);
 }

@@ -1,36 +1,38 @@
 -- SPDX-License-Identifier: MIT
 -- What every script of weir begins with: a shard's header, its clock, its two generations of keys, its policy's
--- numbers. It owns the layout of the header and of the generations; it must not know records, slices or replies
--- beyond their head. docs/protocol.md describes all of it. Redis runs Lua 5.1: numbers are doubles; every key comes
--- in KEYS.
-local call, pack, unpk = redis.call, struct.pack, struct.unpack
-local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local sub, rep, find = string.sub, string.rep, string.find
+-- numbers. It owns the layout of the header and of the generations; it must not know records, slices or what follows a
+-- reply's head. docs/protocol.md describes all of it. Redis runs Lua 5.1: numbers are doubles; every key comes in KEYS.
+-- Every function and every local that functions share costs on each call of a script, and a call of math.min costs ten
+-- comparisons: so there are few of them here.
+local call, pack, unpk, floor, max, min = redis.call, struct.pack, struct.unpack, math.floor, math.max, math.min
 
-local FORMAT = 1
-local LIVE = 60       -- s: a node that was silent for longer is not counted
-local REMEMBER = 600  -- s: nor remembered after this
-local CHUNK = 6000    -- values a call: unpack fails at 8,000
+local LIVE = 60      -- s: a node that was silent for longer is not counted
+local REMEMBER = 600 -- s: nor remembered after this
+local CHUNK = 6000   -- values a call: unpack fails at 8,000
 
 -- The header: 30 doubles in field '!' of the nodes' key.
-local FMT, SHARDS, VERSION, LIMIT, PER, BURST, OVER, LIFE, EPOCH, HIGH = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local OFFSET, RECOVER, GEN, FLIP, LENGTH, ABSENT, ABSENT_AT = 11, 12, 13, 14, 15, 16, 17
-local CHANGED, OLD_RATE, OLD_BURST, KEEP = 18, 19, 20, 21
-local NODES, PROMISED, RESERVE, PROMISABLE, RAISED = 22, 23, 24, 25, 26
-local SWEPT, REFRESH, HAS_CUR, HAS_PREV = 27, 28, 29, 30
-local HEADER, HEADER_LEN = '<' .. rep('d', 30), 240
+local HEADER = '<dddddddddddddddddddddddddddddd'
 
--- How long a generation lasts, s: the first class that holds a refill of so many seconds.
-local function class(s)
-  if s <= 10 then return 10 elseif s <= 600 then return 600 elseif s <= 86400 then return 86400 end
-  return 3456000
+-- A shard from its header. Made in one piece: a table that grows is built anew each time.
+local function read_header(text)
+  local a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, A, B, C, D = unpk(HEADER, text)
+  return {format = a, shards = b, version = c, limit = d, per = e, burst = f, over = g, life = h, epoch = i, high = j,
+    offset = k, recover = l, gen = m, flip = n, length = o, base = p, base_at = q, changed = r, old_rate = s,
+    old_burst = t, keep = u, nodes = v, promised = w, reserve = x, promisable = y, raised = z, swept = A, refresh = B,
+    has_cur = C, has_prev = D, even = '', odd = '', name = '', cur = '', prv = '', raw = 0, now = 0, nonce = 0, bad = 0,
+    interval = 0, timeout = 0, before = 0, rate = 0, absent = 0, node = false, save = false, fresh = false,
+    outage = false, stop = false, wrote = false}
 end
 
 -- Longer than 64 bytes, so that Redis keeps the hash as a table and not as a list to be searched.
-local function tag(gen) return string.format('weir %.0f ', gen) .. rep('.', 64) end
+local function tag(gen)
+  return string.format('weir %.0f %064d', gen, 0)
+end
 
--- PEXPIRE's argument: an integer, 1 at least; `..` would print 1e+15.
-local function ms(s) return string.format('%.0f', max(1, ceil(s * 1000))) end
+-- PEXPIRE's argument must be an integer, 1 at least; `..` would print 1e+15.
+local function expire(name, seconds)
+  call('PEXPIRE', name, string.format('%.0f', max(1, math.ceil(seconds * 1000))))
+end
 
 -- The server's clock, s; tests may give another.
 local function clock(override)
@@ -39,186 +41,210 @@ local function clock(override)
   return t[1] + t[2] / 1e6
 end
 
--- A new epoch: what nodes knew of this shard is not what Redis holds. They register again for one lifetime.
+-- A new epoch: what nodes know of this shard is not what Redis holds. They register again for one lifetime.
 local function lost(s)
-  s.h[EPOCH] = (s.nonce + floor(s.raw * 1e6)) % 4503599627370496 + 1
-  s.h[RECOVER] = s.now + s.h[LIFE]
+  s.epoch = (s.nonce + floor(s.raw * 1e6)) % 4503599627370496 + 1
+  s.recover = s.now + s.life
   s.save = true
 end
 
--- Generations that outlived their header (it was evicted alone): keep them, and the count where it was.
-local function salvage(s)
-  local found
-  for i = 1, 2 do
-    local t = call('HGET', i == 1 and s.even or s.odd, '!')
-    local gen = t and tonumber(string.match(t, '^weir (%d+) '))
-    if gen and gen % 2 == i - 1 and (not found or gen > found) then found = gen end
+-- What happens seldom. n: the numbers of the one who asks; nil: a flip is due.
+local function amend(s, n)
+  local now = s.now
+
+  -- How long a generation lasts, s: the first class that holds so long a refill.
+  local function class(seconds)
+    if seconds <= 10 then return 10 elseif seconds <= 600 then return 600 elseif seconds <= 86400 then return 86400 end
+    return 3456000
   end
-  if not found then return end
-  local h = s.h
-  h[GEN], h[HAS_CUR], h[HAS_PREV] = found, 1, 0
-  local t = call('HGET', found % 2 == 0 and s.odd or s.even, '!')
-  if t == tag(found - 1) then h[HAS_PREV] = 1 end
-  call('PEXPIRE', s.even, ms(3 * h[LENGTH]))
-  call('PEXPIRE', s.odd, ms(3 * h[LENGTH]))
-  lost(s)
-end
 
--- A shard that Redis knows nothing of.
-local function create(s, n)
-  local now, rate = s.now, n[4] * 1e9 / n[5]
-  local length = class((2 * n[6] + n[7] + 2) / rate)
-  s.h = {FORMAT, n[2], n[3], n[4], n[5], n[6], n[7], s.life, (s.nonce + floor(s.raw * 1e6)) % 4503599627370496 + 1, now,
-    0, 0, 0, now + length, length, n[6], now, 0, rate, n[6],
-    0, 0, 0, 0, 0, 0, now, 0, 0, 0}
-  s.fresh = true
-end
-
--- Other numbers than those in force. Absent keys were full to the old burst: they go on from there; so does every
--- key, at the old rate until now. A generation is long enough for the deepest debt of the old numbers to be repaid.
-local function renumber(s, n)
-  local h, now = s.h, s.now
-  local rate, old = n[4] * 1e9 / n[5], h[LIMIT] * 1e9 / h[PER]
-  h[ABSENT] = min(h[BURST], h[ABSENT] + old * (now - h[ABSENT_AT]), n[6])
-  h[ABSENT_AT] = now
-  if now < h[KEEP] then h[OLD_RATE], h[OLD_BURST] = min(h[OLD_RATE], old), min(h[OLD_BURST], h[BURST])
-  else h[OLD_RATE], h[OLD_BURST] = old, h[BURST] end
-  h[CHANGED] = now
-  local length = class((n[6] + h[BURST] + n[7] + h[OVER] + 2) / rate)
-  h[KEEP] = now + length
-  if length > h[LENGTH] then
-    h[LENGTH] = length
-    h[FLIP] = max(h[FLIP], now + length)
-    call('PEXPIRE', s.even, ms(3 * length))
-    call('PEXPIRE', s.odd, ms(3 * length))
-    h[REFRESH] = 0
+  -- Both generations must outlive a longer class.
+  local function stretch()
+    expire(s.even, 3 * s.length)
+    expire(s.odd, 3 * s.length)
+    s.refresh = 0
   end
-  h[VERSION], h[LIMIT], h[PER], h[BURST], h[OVER] = n[3], n[4], n[5], n[6], n[7]
-  s.save = true
-end
 
--- Which hash is written and which is only read. A flip that is due happens here in memory; `store` makes it so.
-local function turn(s)
-  local h, now = s.h, s.now
-  if now >= h[FLIP] then
-    h[HAS_PREV] = now < h[FLIP] + h[LENGTH] and h[HAS_CUR] or 0
-    h[HAS_CUR] = 0
-    h[GEN] = h[GEN] + 1
-    if now >= h[KEEP] then h[LENGTH] = class((2 * h[BURST] + h[OVER] + 2) * h[PER] / h[LIMIT] / 1e9) end
-    h[FLIP] = now + h[LENGTH]
-    h[REFRESH] = 0
+  -- A shard that Redis knows nothing of. Its generations may have outlived its header (which was evicted alone): then
+  -- they are kept, and their count goes on.
+  local function create()
+    s.format, s.shards, s.version, s.limit, s.per, s.burst, s.over = n[1], n[2], n[3], n[4], n[5], n[6], n[7]
+    s.life, s.high, s.swept, s.fresh = 1.5 * s.interval + 2 * s.timeout, now, now, true
+    s.epoch = (s.nonce + floor(s.raw * 1e6)) % 4503599627370496 + 1
+    s.length = class((2 * s.burst + s.over + 2) * s.per / s.limit / 1e9)
+    s.flip, s.base, s.base_at = now + s.length, s.burst, now
+    local even, odd = call('HGET', s.even, '!'), call('HGET', s.odd, '!')
+    local e = even and tonumber(string.match(even, '^weir (%d+) ')) or -1
+    local o = odd and tonumber(string.match(odd, '^weir (%d+) ')) or -1
+    if e < 0 and o < 0 then return end
+    s.gen, s.has_cur, s.has_prev = max(e, o), 1, min(e, o) >= 0 and math.abs(e - o) == 1 and 1 or 0
+    stretch()
+    lost(s)
   end
-  if h[GEN] % 2 == 0 then s.cur, s.prv = s.even, s.odd else s.cur, s.prv = s.odd, s.even end
+
+  -- Other numbers than those in force. Absent keys were full to the old burst: they go on from there; so does every
+  -- key, at the old rate until now. A generation becomes long enough for the old numbers' deepest debt to be repaid.
+  local function renumber()
+    local rate, old = n[4] * 1e9 / n[5], s.limit * 1e9 / s.per
+    s.base = min(s.burst, s.base + old * (now - s.base_at), n[6])
+    s.base_at = now
+    if now < s.keep then s.old_rate, s.old_burst = min(s.old_rate, old), min(s.old_burst, s.burst)
+    else s.old_rate, s.old_burst = old, s.burst end
+    s.changed = now
+    local length = class((n[6] + s.burst + n[7] + s.over + 2) / rate)
+    s.keep = now + length
+    if length > s.length then
+      s.length = length
+      s.flip = max(s.flip, now + length)
+      stretch()
+    end
+    s.version, s.limit, s.per, s.burst, s.over = n[3], n[4], n[5], n[6], n[7]
+    s.save = true
+  end
+
+  -- In memory; `store` makes it so.
+  local function flip()
+    s.has_prev = now < s.flip + s.length and s.has_cur or 0
+    s.has_cur = 0
+    s.gen = s.gen + 1
+    if now >= s.keep then s.length = class((2 * s.burst + s.over + 2) * s.per / s.limit / 1e9) end
+    s.flip = now + s.length
+    s.refresh = 0
+  end
+
+  if not n then flip() elseif s.format == 0 then create() else renumber() end
 end
 
--- A key that somebody made immortal gets its time to live back.
-local function mortal(s)
-  local h = s.h
-  if h[HAS_CUR] == 1 and call('PTTL', s.cur) == -1 then call('PEXPIRE', s.cur, ms(3 * h[LENGTH])) end
-  if call('PTTL', s.prv) == -1 then call('PEXPIRE', s.prv, ms(2 * h[LENGTH])) end
-  if not s.fresh and call('PTTL', s.nodes) == -1 then call('PEXPIRE', s.nodes, ms(max(REMEMBER, 3 * h[LENGTH]))) end
+-- Which hash is written and which is only read, and what follows from the numbers.
+local function settle(s)
+  if s.now >= s.flip then amend(s, nil) end
+  if s.gen % 2 == 0 then s.cur, s.prv = s.even, s.odd else s.cur, s.prv = s.odd, s.even end
+  s.rate = s.limit * 1e9 / s.per
+  s.absent = s.base + s.rate * (s.now - s.base_at) -- the level of a key that is not there
+  if s.absent > s.burst then s.absent = s.burst end
 end
 
--- Opens a shard. numbers: ten doubles, the encoder's. s.stop: a status that ends the script (3: format or shard
--- count). s.node: what is known of the node `id`.
-local function open(even, odd, nodes, numbers, raw, id)
+-- Opens a shard. numbers: ten doubles, the encoder's. s.stop: a status that ends the script (3: format or shard count).
+-- s.node: what is known of the node `id`. A key that somebody made immortal gets its time to live back.
+local function open(even, odd, name, numbers, raw, id)
   local n = {unpk('<dddddddddd', numbers)}
-  local s = {even = even, odd = odd, nodes = nodes, raw = raw, now = raw, nonce = n[10], bad = 0, interval = n[8],
-    timeout = n[9], life = 1.5 * n[8] + 2 * n[9]}
-  local got = call('HMGET', nodes, '!', '\1' .. id)
+  local got = call('HMGET', name, '!', '\1' .. id)
   local text = got[1]
-  s.node = got[2]
   local format = text and #text >= 8 and unpk('<d', text)
-  if text and #text == HEADER_LEN and format == FORMAT then
-    local h = {unpk(HEADER, text)}
-    s.h = h
-    if h[SHARDS] ~= n[2] then s.stop = 3 return s end
-    local now = raw + h[OFFSET]
-    if now < h[HIGH] then h[OFFSET] = h[OFFSET] + h[HIGH] - now; now = h[HIGH] end
-    s.now, s.high = now, h[HIGH]
-    h[HIGH] = now
-    if s.life > h[LIFE] then h[LIFE] = s.life; s.save = true end
-    local other = n[4] ~= h[LIMIT] or n[5] ~= h[PER] or n[6] ~= h[BURST] or n[7] ~= h[OVER]
-    if n[3] >= h[VERSION] and other then renumber(s, n)
-    elseif n[3] > h[VERSION] then h[VERSION] = n[3]; s.save = true end
-  elseif format and format ~= FORMAT and format >= 1 and format < 65536 and format == floor(format) then
-    create(s, n)
-    s.h[FMT], s.stop = format, 3
-    return s
+  local ours = text and #text == 240 and format == n[1]
+  local s = read_header(ours and text or string.rep('\0', 240))
+  s.even, s.odd, s.name, s.raw, s.now, s.nonce, s.interval, s.timeout = even, odd, name, raw, raw, n[10], n[8], n[9]
+  if ours then
+    s.node = got[2]
+    if s.shards ~= n[2] then s.stop = 3 return s end
+    local now, life = raw + s.offset, 1.5 * s.interval + 2 * s.timeout
+    if now < s.high then s.offset = s.offset + s.high - now; now = s.high end
+    s.now, s.before, s.high = now, s.high, now
+    if life > s.life then s.life = life; s.save = true end
+    local other = n[4] ~= s.limit or n[5] ~= s.per or n[6] ~= s.burst or n[7] ~= s.over
+    if n[3] >= s.version and other then amend(s, n)
+    elseif n[3] > s.version then s.version = n[3]; s.save = true end
   else
-    create(s, n)
-    if text then s.bad, s.node = 1, false end
-    salvage(s)
+    amend(s, n)
+    if format and format ~= n[1] and format >= 1 and format < 65536 and format == floor(format) then
+      s.format, s.stop = format, 3
+      return s
+    end
+    if text then s.bad = 1 end
   end
-  turn(s)
-  mortal(s)
-  local h = s.h
-  s.rate, s.burst = h[LIMIT] * 1e9 / h[PER], h[BURST]
-  s.absent = min(h[BURST], h[ABSENT] + s.rate * (s.now - h[ABSENT_AT]))
+  settle(s)
+  if s.has_cur == 1 and call('PTTL', s.cur) == -1 then expire(s.cur, 3 * s.length) end
+  if s.has_prev == 1 and call('PTTL', s.prv) == -1 then expire(s.prv, 2 * s.length) end
+  if ours and call('PTTL', name) == -1 then expire(name, max(REMEMBER, 3 * s.length)) end
   return s
 end
 
--- The values of n fields, f[1] to f[n]; f[0] must be '!'. The newer generation goes first. A generation that should
--- be there and is not (evicted, deleted) is a loss.
+-- The values of n fields, f[1] to f[n]; f[0] must be '!'. The newer generation goes first. A generation that should be
+-- there and is not (evicted, deleted) is a loss.
 local function read(s, f, n)
-  local h, out = s.h, {}
-  if h[HAS_CUR] == 1 then
+  local out = {}
+  if s.has_cur == 1 then
     for i = 0, n, CHUNK do
       local last = min(i + CHUNK - 1, n)
       local got = call('HMGET', s.cur, unpack(f, i, last))
-      for j = 1, last - i + 1 do out[i + j - 1] = got[j] end
+      if i == 0 then
+        if got[1] ~= tag(s.gen) then s.has_cur = 0; lost(s); return read(s, f, n) end
+        table.remove(got, 1)
+        out = got
+      else for j = 1, last - i + 1 do out[i + j - 1] = got[j] end end
     end
-    if out[0] ~= tag(h[GEN]) then h[HAS_CUR] = 0; lost(s); return read(s, f, n) end
   end
-  if h[HAS_PREV] == 1 then
+  if s.has_prev == 1 then
     local at, miss = {}, {'!'}
     for i = 1, n do if not out[i] then at[#at + 1] = i; miss[#at + 1] = f[i] end end
     for i = 1, #miss, CHUNK do
       local got = call('HMGET', s.prv, unpack(miss, i, min(i + CHUNK - 1, #miss)))
-      for j = 1, #got do if i + j > 2 then out[at[i + j - 2]] = got[j] else out[0] = got[1] end end
+      if i == 1 and got[1] ~= tag(s.gen - 1) then s.has_prev = 0; lost(s); return read(s, f, n) end
+      for j = 1, #got do if i + j > 2 then out[at[i + j - 2]] = got[j] end end
     end
-    if out[0] ~= tag(h[GEN] - 1) then h[HAS_PREV] = 0; lost(s); return read(s, f, n) end
   end
   return out
 end
 
 -- Writes n values: field, value, field, value, ... A new generation begins here.
 local function store(s, w, n)
-  local h = s.h
   if n == 0 then return end
-  if h[HAS_CUR] == 0 then
+  if s.has_cur == 0 then
     call('UNLINK', s.cur)
-    call('HSET', s.cur, '!', tag(h[GEN]))
-    call('PEXPIRE', s.cur, ms(2 * h[LENGTH] + 1))
-    h[HAS_CUR] = 1
-    s.save = true
+    call('HSET', s.cur, '!', tag(s.gen))
+    expire(s.cur, 2 * s.length + 1)
+    s.has_cur, s.save = 1, true
   end
   for i = 1, n, CHUNK do call('HSET', s.cur, unpack(w, i, min(i + CHUNK - 1, n))) end
 end
 
 -- Writes the header; more: fields to go with it.
 local function save(s, ...)
-  local h = s.h
-  local due = s.now >= h[REFRESH]
-  if due then h[REFRESH] = s.now + LIVE end
-  call('HSET', s.nodes, '!', pack(HEADER, unpack(h, 1, 30)), ...)
-  if due then call('PEXPIRE', s.nodes, ms(max(REMEMBER, 3 * h[LENGTH]))) end
+  local due = s.now >= s.refresh
+  if due then s.refresh = s.now + LIVE end
+  call('HSET', s.name, '!', pack(HEADER, s.format, s.shards, s.version, s.limit, s.per, s.burst, s.over, s.life,
+    s.epoch, s.high, s.offset, s.recover, s.gen, s.flip, s.length, s.base, s.base_at, s.changed, s.old_rate,
+    s.old_burst, s.keep, s.nodes, s.promised, s.reserve, s.promisable, s.raised, s.swept, s.refresh, s.has_cur, s.has_prev), ...)
+  if due then expire(s.name, max(REMEMBER, 3 * s.length)) end
+end
+
+-- The header of a script that writes only where something changed.
+local function save_if(s, wrote)
+  if s.save or (wrote and (s.fresh or s.now >= s.refresh or s.now > s.before + 0.1)) then save(s) end
 end
 
 -- The head of a reply: 16 doubles.
 local function head(s, status, last, q0)
-  local h = s.h
-  return {h[FMT], status, s.now, h[EPOCH], last, h[VERSION], h[LIMIT], h[PER], h[BURST], h[OVER], h[NODES], q0,
-    max(0, h[OVER] - h[RESERVE]), max(0, h[RECOVER] - s.now), h[SHARDS], s.bad}
+  return {s.format, status, s.now, s.epoch, last, s.version, s.limit, s.per, s.burst, s.over, s.nodes, q0,
+    max(0, s.over - s.reserve), max(0, s.recover - s.now), s.shards, s.bad}
 end
 
 -- One string of n doubles.
 local function reply(o, n)
-  if n <= CHUNK then return pack('<' .. rep('d', n), unpack(o, 1, n)) end
+  if n <= CHUNK then return pack('<' .. string.rep('d', n), unpack(o, 1, n)) end
   local out = {}
   for i = 1, n, CHUNK do
     local last = min(i + CHUNK - 1, n)
-    out[#out + 1] = pack('<' .. rep('d', last - i + 1), unpack(o, i, last))
+    out[#out + 1] = pack('<' .. string.rep('d', last - i + 1), unpack(o, i, last))
   end
   return table.concat(out)
+end
+
+-- The level now of a key without slices, from its value: T and its time. One that makes no sense counts for nothing.
+local function plain(s, value)
+  if not value then return s.absent end
+  local t, at = unpk('<dd', value)
+  if t - t ~= 0 or at - at ~= 0 then s.bad = s.bad + 1; return s.absent end
+  local changed, burst = s.changed, s.burst
+  if at < changed then t, at = min(t + s.old_rate * (changed - at), max(t, s.old_burst)), changed end
+  if s.now > at then t = t + s.rate * (s.now - at) end
+  return t < burst and t or burst
+end
+
+-- A debt has a floor, since a generation is only so long: whole tokens below it are not applied, the node reports them
+-- again.
+local function floored(s, t)
+  local bottom = -(s.burst + s.over)
+  if t < bottom then t = t + floor(bottom - t) end
+  return t
 end

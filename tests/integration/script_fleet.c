@@ -318,7 +318,7 @@ static void check_key(struct fleet *f, int k)
             demands += s[i].demand;
         }
     }
-    double slack = 1e-6 * (f->terms.burst + f->terms.rate);
+    double slack = 1e-5 * (f->terms.burst + f->terms.rate);
     ck_assert_double_eq_tol(seen.rates, rates, slack);
     ck_assert_double_eq_tol(seen.caps, caps, slack);
     ck_assert_double_eq_tol(seen.fallbacks, fallbacks, slack);
