@@ -46,9 +46,9 @@ WEIR__INLINE void weir__decide_read(const struct weir__policy_state *p, struct w
     v->level = (int64_t)(weir__bucket_refill(v->now, v->mult) - x - (f & WEIR__UNITS));
 }
 
-/* The usual case of weir__decide_take without a result: a cost below the cap, one try. Lean: no loop, nothing that needs an
- * address, so that all of it stays in registers that a leaf function may use. WEIR__REKEYED: nothing done, for whatever
- * reason; weir__decide_take knows what to do. */
+/* The usual case of weir__decide_take without a result: a cost below the cap, one try. Lean: no loop, nothing that
+ * needs an address, so that all of it stays in registers that a leaf function may use. WEIR__REKEYED: nothing done, for
+ * whatever reason; weir__decide_take knows what to do. */
 WEIR__INLINE int weir__decide_quick(const struct weir__policy_state *p, struct weir__hot *e, uint64_t x, uint64_t now,
                                     int64_t cost)
 {

@@ -121,13 +121,13 @@ struct weir {
     _Alignas(64) struct weir__gate *gate;
     struct weir__policy_state *policies;
     struct weir__hot *hot;
-    uint64_t slots; /* sets * WEIR__WAYS */
     struct weir__tags *tags;
-    uint64_t secret[2];
-    struct weir__count *counts; /* [WEIR__STRIPES][WEIR__POLICY_MAX] */
-    /* the rest */
-    _Alignas(64) size_t private_counts; /* bytes of counts[] that threads own, a stripe each: no atomic step needed */
     uint64_t sets;
+    uint64_t slots; /* sets * WEIR__WAYS */
+    uint64_t secret[2];
+    /* the rest */
+    _Alignas(64) struct weir__count *counts; /* [WEIR__STRIPES][WEIR__POLICY_MAX] */
+    size_t private_counts;             /* bytes of counts[] that threads own, a stripe each: no atomic step needed */
     uint64_t (*now_ns)(void *now_arg); /* the caller's clock, or NULL */
     void *now_arg;
     enum weir_on_full on_full;

@@ -16,8 +16,8 @@
 #define WEIR__TLS_MODEL
 #endif
 
-/* Where this thread's stripe begins, bytes from a limiter's first; SIZE_MAX: it has none yet. Given back when the thread
- * ends. */
+/* Where this thread's stripe begins, bytes from a limiter's first; SIZE_MAX: it has none yet. Given back when the
+ * thread ends. */
 extern _Thread_local size_t weir__stats_stripe WEIR__TLS_MODEL;
 
 /* One more verdict of the policy whose count in the first stripe is `first`; the stripe is this thread's own. */

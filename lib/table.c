@@ -52,13 +52,6 @@ uint64_t weir__table_sets(uint64_t max_keys)
     return (max_keys * 4 + 38) / 39 + 1; /* 15 ways * 0.65 = 39 / 4 */
 }
 
-static uint8_t tag_of(const uint64_t id[2])
-{
-    uint8_t tag = (uint8_t)id[0];
-
-    return tag ? tag : 0x80;
-}
-
 static uint8_t tag_at(const uint64_t word[2], unsigned way)
 {
     return (uint8_t)(word[way >> 3] >> (8 * (way & 7)));
@@ -98,7 +91,7 @@ static inline void look(const struct weir *w, uint64_t set, const uint64_t id[2]
     probe->busy = false;
     probe->word[0] = weir__load_acquire(&tags->word[0]);
     probe->word[1] = weir__load_acquire(&tags->word[1]);
-    for (hits = match(probe->word, tag_of(id)); hits; hits &= hits - 1) {
+    for (hits = match(probe->word, weir__table_tag(id[0])); hits; hits &= hits - 1) {
         struct weir__hot *e = &ways[__builtin_ctz(hits)];
         uint64_t x = weir__load_acquire(&e->x);
         uint64_t first = weir__load_acquire(&e->id[0]);
@@ -126,6 +119,17 @@ struct weir__hot *weir__table_glance(const struct weir *w, const uint64_t id[2],
     return probe.e;
 }
 
+WEIR__NOINLINE struct weir__hot *weir__table_guess(const struct weir *w, uint64_t id0)
+{
+    uint64_t set = weir__table_set(w, id0), word[2];
+    unsigned hits;
+
+    word[0] = weir__load_relaxed(&w->tags[set].word[0]);
+    word[1] = weir__load_relaxed(&w->tags[set].word[1]);
+    hits = match(word, weir__table_tag(id0));
+    return hits ? &w->hot[set * WEIR__WAYS + (unsigned)__builtin_ctz(hits)] : NULL;
+}
+
 void weir__table_prefetch(const struct weir *w, const uint64_t id[2])
 {
     uint64_t set = weir__table_set(w, id[0]), word[2];
@@ -135,7 +139,7 @@ void weir__table_prefetch(const struct weir *w, const uint64_t id[2])
         return;
     word[0] = weir__load_relaxed(&w->tags[set].word[0]);
     word[1] = weir__load_relaxed(&w->tags[set].word[1]);
-    hits = match(word, tag_of(id));
+    hits = match(word, weir__table_tag(id[0]));
     if (hits)
         __builtin_prefetch(&w->hot[set * WEIR__WAYS + (unsigned)__builtin_ctz(hits)], 1, 3);
 }
@@ -264,7 +268,7 @@ static enum claimed claim(struct weir *w, const struct probe *probe, const uint6
     memcpy(seen, probe->word, sizeof seen);
     memcpy(word, probe->word, sizeof word);
     shift = 8 * (way & 7);
-    word[way >> 3] = (word[way >> 3] & ~(UINT64_C(0xff) << shift)) | (uint64_t)tag_of(id) << shift;
+    word[way >> 3] = (word[way >> 3] & ~(UINT64_C(0xff) << shift)) | (uint64_t)weir__table_tag(id[0]) << shift;
     word[1] = (word[1] & ~VERSION_MASK) | ((word[1] + VERSION_STEP) & VERSION_MASK);
     if (!weir__cas16(w->tags[probe->set].word, &seen[0], &seen[1], word[0], word[1])) {
         if (!free)

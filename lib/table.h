@@ -6,8 +6,8 @@
  * Sets of 15 entries; a set's tag line holds a byte of each entry's hash and a version. A key lives in its first set
  * (by id[0]) or, once that one has overflowed, in its second (by id[1]), and so on: each set tells by a bit that stays
  * whether one must look further. All changes of a set are 16-byte CASes of its tag line, which fail if anything changed
- * since it was read: so two threads that miss the same key can't both make it. What goes into a later set also steps the
- * version of the first.
+ * since it was read: so two threads that miss the same key can't both make it. What goes into a later set also steps
+ * the version of the first.
  *
  * An entry is made by whoever won its tag: the tag is there, id[0] is still 0, and whoever looks for that tag waits.
  * It is dropped or given to another key under the lock bit of x, and its x goes on from there.
@@ -42,6 +42,29 @@ WEIR__INLINE uint64_t weir__table_set(const struct weir *w, uint64_t hash)
 WEIR__INLINE struct weir__hot *weir__table_first(const struct weir *w, const uint64_t id[2])
 {
     return &w->hot[(uint64_t)((weir__u128)id[0] * w->slots >> 64)];
+}
+
+WEIR__INLINE uint8_t weir__table_tag(uint64_t id0)
+{
+    uint8_t tag = (uint8_t)id0;
+
+    return tag ? tag : 0x80;
+}
+
+/* Where the tags of the key's first set say it is, or NULL. */
+struct weir__hot *weir__table_guess(const struct weir *w, uint64_t id0);
+
+/* The same, looking first where it lies if it can: so that a branch that is usually foreseen, not the tag's memory,
+ * stands between a take and its entry. To be checked with weir__table_is; NULL says nothing. */
+WEIR__INLINE struct weir__hot *weir__table_aim(const struct weir *w, const uint64_t id[2])
+{
+    uint64_t slot = (uint64_t)((weir__u128)id[0] * w->slots >> 64);
+    /* 16 bytes a set of 15 tags. The bytes of a big-endian machine lie elsewhere: then it is guessed. */
+    const uint8_t *tag = (const uint8_t *)(const void *)w->tags + slot + weir__table_set(w, id[0]);
+
+    if (WEIR__LIKELY(__atomic_load_n(tag, __ATOMIC_RELAXED) == weir__table_tag(id[0])))
+        return &w->hot[slot];
+    return weir__table_guess(w, id[0]);
 }
 
 /* x must have been loaded with acquire before. */

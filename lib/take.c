@@ -241,34 +241,26 @@ static WEIR__NOINLINE int take_well(struct weir *w, weir_policy_id policy, const
     return weir__take_fast(&ask, timed ? now : weir__limiter_now(w), cost, result);
 }
 
-/* Out of line, and given copies, so that the identity stays in registers where the entry lies where it is looked for
- * first. */
-static WEIR__NOINLINE struct weir__hot *glance(const struct weir *w, uint64_t id0, uint64_t id1)
-{
-    uint64_t id[2] = {id0, id1}, x;
-
-    return weir__table_glance(w, id, &x);
-}
-
 /* A take that asks for no result, of an ordinary local policy, whose entry is there, not full and not contended. */
-WEIR__INLINE int take_quickly(struct weir *w, weir_policy_id policy, struct weir__hot *e, const uint64_t id[2],
-                              int64_t cost, uint64_t now)
+WEIR__INLINE int take_quickly(struct weir *w, weir_policy_id policy, const uint64_t id[2], int64_t cost, bool timed,
+                              uint64_t now)
 {
+    struct weir__hot *e = weir__table_aim(w, id);
     size_t stripe = weir__stats_stripe;
     int verdict;
     uint64_t x;
 
-    if (WEIR__UNLIKELY(stripe >= w->private_counts))
+    if (WEIR__UNLIKELY(!e) || WEIR__UNLIKELY(stripe >= w->private_counts))
         return WEIR__REKEYED;
-    x = weir__load_acquire(&e->x);
-    if (WEIR__UNLIKELY(!weir__table_is(e, id))) {
-        e = glance(w, id[0], id[1]);
-        if (!e)
-            return WEIR__REKEYED;
-        x = weir__load_acquire(&e->x);
-        if (!weir__table_is(e, id))
+    __builtin_prefetch(e, 0, 3);
+    if (!timed) {
+        now = weir__clock_glance(&w->gate->clock);
+        if (WEIR__UNLIKELY(!now))
             return WEIR__REKEYED;
     }
+    x = weir__load_acquire(&e->x);
+    if (WEIR__UNLIKELY(!weir__table_is(e, id)))
+        return WEIR__REKEYED;
     verdict = weir__decide_quick(&w->policies[policy], e, x, now, cost);
     if (WEIR__LIKELY(verdict != WEIR__REKEYED))
         weir__stats_step(&w->counts[policy], stripe, verdict);
@@ -278,19 +270,13 @@ WEIR__INLINE int take_quickly(struct weir *w, weir_policy_id policy, struct weir
 WEIR__INLINE int take(struct weir *w, weir_policy_id policy, const void *key, size_t key_len, int64_t cost,
                       struct weir_result *result, bool timed, uint64_t now)
 {
-    uint64_t id[2], when = now;
-    struct weir__hot *e;
+    uint64_t id[2];
     int verdict;
 
     if (WEIR__LIKELY(!result) && WEIR__LIKELY(w) && !check_key(key, key_len) &&
         WEIR__LIKELY(policy < weir__load_acquire(&w->gate->policies))) {
         weir__table_id(w, policy, key, key_len, id);
-        /* The line that most decisions need; the tag line is looked at in the set's order alone. */
-        e = weir__table_first(w, id);
-        __builtin_prefetch(e, 0, 3);
-        if (!timed)
-            when = weir__clock_glance(&w->gate->clock);
-        verdict = timed || WEIR__LIKELY(when) ? take_quickly(w, policy, e, id, cost, when) : WEIR__REKEYED;
+        verdict = take_quickly(w, policy, id, cost, timed, now);
         if (WEIR__LIKELY(verdict != WEIR__REKEYED))
             return verdict;
     }
