@@ -19,6 +19,7 @@
 #define MANY 16u
 #define SAMPLES ((size_t)1 << 21) /* Zipf draws made beforehand, read in order; uniform ones are made on the way */
 #define ZIPF_S 0.99
+#define TOUCHED_BYTES 100 /* a key: one line of 64 bytes at weir's load of 0.65; its cold lines are for others */
 
 /* ---- which key comes next ---------------------------------------------------------------------------------------- */
 
@@ -285,7 +286,7 @@ void keyed_rows(const struct bench_options *options)
         weir_close(s.w);
         open_limiter(&s, keys);
         open_map(&s, keys);
-        open_lines(&s, stats_of(s.w).memory_bytes);
+        open_lines(&s, keys * TOUCHED_BYTES);
         set_speed_rows(options, &s, rows);
     }
     close_subject(&s);
