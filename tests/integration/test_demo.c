@@ -370,25 +370,30 @@ static void press(struct run *r, int master, const char *key, const char *effect
     ck_assert_msg(strstr(r->text, effect) != NULL, "no '%s' after '%s'", effect, key);
 }
 
-START_TEST(keys_at_a_terminal)
+static int open_terminal(int *slave)
 {
-    static struct run r;
-    struct termios before, after;
     int master = posix_openpt(O_RDWR | O_NOCTTY);
     ck_assert_int_ge(master, 0);
     ck_assert_int_eq(grantpt(master) | unlockpt(master), 0);
     keep_away(master);
-    int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
-    ck_assert_int_ge(slave, 0);
-    keep_away(slave);
+    *slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+    ck_assert_int_ge(*slave, 0);
+    keep_away(*slave);
+    return master;
+}
+
+START_TEST(keys_at_a_terminal)
+{
+    static struct run r;
+    struct termios before, after;
+    int slave, master = open_terminal(&slave);
     ck_assert_int_eq(tcgetattr(slave, &before), 0);
 
     start(&r, "demo", slave, NULL); /* no --seconds: until q */
     press(&r, master, " ", "\x1b[?1049h");
     ck_assert_ptr_nonnull(strstr(r.text, "\x1b[?25l"));
-    press(&r, master, "s", "strict mode");
-    press(&r, master, "s", "hybrid mode");
     press(&r, master, "k", "redis-server killed (kill -9)");
+    press(&r, master, "s", "strict mode");
     press(&r, master, "r", "started again, empty");
     press(&r, master, "q", "\x1b[?1049l");
     ck_assert_ptr_nonnull(strstr(r.text, "\x1b[?25h"));
@@ -397,6 +402,32 @@ START_TEST(keys_at_a_terminal)
     ck_assert_int_eq(tcgetattr(slave, &after), 0);
     ck_assert(after.c_lflag == before.c_lflag);
     ck_assert(memcmp(after.c_cc, before.c_cc, sizeof after.c_cc) == 0);
+    close(slave);
+    close(master);
+}
+END_TEST
+
+/* Both modes share one state: a switch is no outage and lends nothing. */
+START_TEST(switching_modes_under_load)
+{
+    static struct run r;
+    int slave, master = open_terminal(&slave);
+    unsigned long syncs, failed, degraded;
+
+    start(&r, "demo --seconds 30", slave, NULL);
+    press(&r, master, " ", "\x1b[?1049h");
+    usleep(1500000); /* the burst is used up */
+    press(&r, master, "s", "strict mode");
+    usleep(600000); /* slices of hybrid mode are over */
+    press(&r, master, "s", "hybrid mode");
+    usleep(600000);
+    press(&r, master, "q", "decisions by the outage policy\r\n");
+    end(&r, 0);
+    ck_assert_msg(r.code == 0, "exit code %d: %s", r.code, r.text);
+    const char *line = strstr(r.text, "  syncs ");
+    ck_assert_ptr_nonnull(line);
+    ck_assert_int_eq(sscanf(line, " syncs %lu, %lu failed; %lu decisions", &syncs, &failed, &degraded), 3);
+    ck_assert_msg(syncs > 0 && (failed > 0 || degraded == 0), "degraded without a reason: %s", line);
     close(slave);
     close(master);
 }
@@ -424,6 +455,7 @@ int main(void)
     tcase_add_test(tcase, help_and_version);
     tcase_add_test(tcase, without_a_terminal_it_says_lines);
     tcase_add_test(tcase, keys_at_a_terminal);
+    tcase_add_test(tcase, switching_modes_under_load);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
