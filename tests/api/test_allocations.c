@@ -92,7 +92,7 @@ static int open_limiter(struct weir **w, struct memory *memory)
     struct weir_options options = WEIR_OPTIONS_INIT;
     options.max_keys = 64;
     options.allocator = memory_allocator(memory);
-    *w = (struct weir *)&options;
+    *w = (struct weir *)memory; /* what a failure must overwrite */
     int met = refused(weir_open(w, &options));
     ck_assert_msg(!met || !*w, "a failed weir_open left a limiter");
     return met;
