@@ -80,11 +80,13 @@ void weir__demand_add(struct weir__demand *demand, double now, uint64_t attempts
     demand->attempts += (double)attempts;
     if (attempts > 0)
         demand->last = now;
-    close_window(demand, now, interval);
+    /* Judged by the rate of the time when somebody still asked: one that decays would put the end off. */
     if (weir__demand_idle(demand, now, interval)) {
         demand->rate = demand->attempts = 0;
         demand->opened = now;
+        return;
     }
+    close_window(demand, now, interval);
 }
 
 double weir__demand_rate(const struct weir__demand *demand, double now, double interval)

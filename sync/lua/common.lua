@@ -204,7 +204,8 @@ local function save(s, ...)
   if due then s.refresh = s.now + LIVE end
   call('HSET', s.name, '!', pack(HEADER, s.format, s.shards, s.version, s.limit, s.per, s.burst, s.over, s.life,
     s.epoch, s.high, s.offset, s.recover, s.gen, s.flip, s.length, s.base, s.base_at, s.changed, s.old_rate,
-    s.old_burst, s.keep, s.nodes, s.promised, s.reserve, s.promisable, s.raised, s.swept, s.refresh, s.has_cur, s.has_prev), ...)
+    s.old_burst, s.keep, s.nodes, s.promised, s.reserve, s.promisable, s.raised, s.swept, s.refresh, s.has_cur,
+    s.has_prev), ...)
   if due then expire(s.name, max(REMEMBER, 3 * s.length)) end
 end
 

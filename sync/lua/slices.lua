@@ -7,9 +7,10 @@
 -- written off), fallback rate, expected use, and the fallback use that the last outage's refill was cut by.
 --
 -- In memory k: T true level, at time ts; Th the same with its cap raised by U, the use expected but not yet reported
--- (es a second); P all that is reserved, growing at R; F, D, C sums of fallback rates, demands, caps; N slices; sw the next
--- sweep; trec the end of the last outage; rc charged since state is being gathered; v the value that it came from ('' for
--- none with slices), whose slices are in force but for the one at byte own (0: none), which the asking node renews.
+-- (es a second); P all that is reserved, growing at R; F, D, C sums of fallback rates, demands, caps; N slices; sw
+-- the next sweep; trec the end of the last outage; rc charged since state is being gathered; v the value that it came
+-- from ('' for none with slices), whose slices are in force but for the one at byte own (0: none), which the asking
+-- node renews.
 local BASE, BASE_LEN, SLICE, SLICE_LEN = '<dddddddddddddd', 112, '<ddffffff', 48
 
 -- Sums the slices anew. One that was silent for longer than its lifetime is dead: it grows no more; with `bury` what it
