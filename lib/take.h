@@ -45,12 +45,15 @@ int weir__take_strict(const struct weir__ask *ask, int64_t cost, struct weir_res
 WEIR__INLINE int weir__take_fast(const struct weir__ask *ask, uint64_t now, int64_t cost, struct weir_result *result)
 {
     struct weir *w = ask->w;
-    int verdict;
+    int verdict = WEIR__REKEYED;
     uint64_t x;
     struct weir__hot *e = weir__table_find(w, ask->id, &x);
 
     if (WEIR__LIKELY(e != NULL)) {
-        verdict = weir__decide_take(ask->p, e, x, ask->id, now, cost, result);
+        if (!result)
+            verdict = weir__decide_quick(ask->p, e, x, now, cost);
+        if (verdict == WEIR__REKEYED)
+            verdict = weir__decide_take(ask->p, e, x, ask->id, now, cost, result);
         if (WEIR__LIKELY(verdict != WEIR__REKEYED)) {
             if (result)
                 result->policy = ask->policy;
