@@ -29,14 +29,15 @@ enum {
     READ_SIZE = 16 * 1024,  /* what redisBufferRead asks for */
     READS_MAX = 16,         /* in one event: the loop's other handles want their turn */
     FAULTS_MAX = 64,        /* poll errors in a row that neither a read nor a write explains */
-    ELEMENTS_MAX = 65536,   /* of an array, and ... */
+    ELEMENTS_MAX = 65536,   /* of an array */
+    DEPTH_MAX = 6,          /* of arrays in arrays */
     BUFFERED_MAX = 1 << 24, /* bytes of an unfinished reply: who sends more is no Redis of ours */
 };
 
 /* ---- what a peer can make us allocate ---------------------------------------------------------------------------- */
 
-/* hiredis allocates an array as long as its header claims, before any element has come. So: its own functions, but for
- * arrays past the limit. */
+/* hiredis allocates an array as long as its header claims, before any element has come; newer ones nest as deep as a
+ * peer likes, and free by recursion. So: its own functions, but for arrays past our limits. */
 #if HIREDIS_MAJOR >= 1
 typedef size_t element_count;
 #else
@@ -49,7 +50,11 @@ static void *(*unlimited_array)(const redisReadTask *task, element_count element
 
 static void *create_array(const redisReadTask *task, element_count elements)
 {
-    if (elements > (element_count)ELEMENTS_MAX) {
+    int depth = 0;
+    for (const redisReadTask *outer = task->parent; outer && depth <= DEPTH_MAX; outer = outer->parent) {
+        depth++;
+    }
+    if (elements > (element_count)ELEMENTS_MAX || depth > DEPTH_MAX) {
         ((struct weir__adapter *)task->privdata)->oversize = 1;
         return NULL;
     }
@@ -148,19 +153,17 @@ void weir__adapter_close(struct weir__adapter *adapter, enum weir__link_kind why
 static void close_by_context(struct weir__adapter *adapter)
 {
     const redisContext *context = adapter->context;
-    enum weir__link_kind why = WEIR__LINK_LOST;
     if (adapter->oversize) {
         weir__adapter_close(adapter, WEIR__LINK_PROTOCOL, "reply is too large");
-        return;
-    }
-    if (context->err == REDIS_ERR_PROTOCOL) {
-        why = WEIR__LINK_PROTOCOL;
+    } else if (context->err == REDIS_ERR_PROTOCOL) {
+        weir__adapter_close(adapter, WEIR__LINK_PROTOCOL, context->errstr);
     } else if (context->err == REDIS_ERR_OOM) {
-        why = WEIR__LINK_SYSTEM;
-    } else if (adapter->tls && context->err != REDIS_ERR_EOF && !adapter->answered) {
-        why = WEIR__LINK_TLS; /* not one reply yet: it was the handshake */
+        weir__adapter_close(adapter, WEIR__LINK_SYSTEM, context->errstr);
+    } else if (adapter->session && !adapter->answered) {
+        weir__adapter_close(adapter, WEIR__LINK_TLS, weir__tls_reason(adapter->session));
+    } else {
+        weir__adapter_close(adapter, WEIR__LINK_LOST, context->errstr);
     }
-    weir__adapter_close(adapter, why, context->errstr);
 }
 
 /* ---- reading and writing ----------------------------------------------------------------------------------------- */
@@ -215,8 +218,11 @@ static long read_once(struct weir__adapter *adapter)
 {
     redisContext *context = adapter->context;
     struct signal_guard guard;
-    int guarded = adapter->tls && adapter->guard_signals; /* TLS may write while it reads */
+    int guarded = adapter->session && adapter->guard_signals; /* TLS may write while it reads */
     size_t before = context->reader->len;
+    if (adapter->session) {
+        weir__tls_clear();
+    }
     if (guarded) {
         block_sigpipe(&guard);
     }
@@ -247,7 +253,7 @@ static void read_all(struct weir__adapter *adapter)
             return;
         }
         /* A short read emptied the socket. TLS may hold decrypted bytes that poll knows nothing of: read on to 0. */
-        if (got < READ_SIZE && !adapter->tls) {
+        if (got < READ_SIZE && !adapter->session) {
             return;
         }
     }
@@ -257,6 +263,9 @@ static void write_all(struct weir__adapter *adapter)
 {
     struct signal_guard guard;
     int done = 0;
+    if (adapter->session) {
+        weir__tls_clear();
+    }
     if (adapter->guard_signals) {
         block_sigpipe(&guard);
     }
@@ -282,20 +291,36 @@ static int socket_error(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 ? error : errno;
 }
 
+static int begin_tls(struct weir__adapter *adapter)
+{
+    struct signal_guard guard;
+    const char *reason = NULL;
+    if (adapter->guard_signals) {
+        block_sigpipe(&guard);
+    }
+    adapter->session = weir__tls_attach(adapter->tls, adapter->context, &reason);
+    if (adapter->guard_signals) {
+        restore_sigpipe(&guard, adapter->session == NULL);
+    }
+    if (!adapter->session) {
+        weir__adapter_close(adapter, WEIR__LINK_TLS, reason);
+        return -1;
+    }
+    return 0;
+}
+
 /* The socket became writable, or failed. */
 static void finish_connect(struct weir__adapter *adapter, int status)
 {
+    char text[64];
     int error = socket_error(adapter->context->fd);
     if (error != 0 || status < 0) {
-        weir__adapter_close(adapter, WEIR__LINK_CONNECT, error ? strerror(error) : uv_strerror(status));
+        uv_strerror_r(error ? uv_translate_sys_error(error) : status, text, sizeof text);
+        weir__adapter_close(adapter, WEIR__LINK_CONNECT, text);
         return;
     }
-    if (adapter->tls) {
-        adapter->session = weir__tls_attach(adapter->tls, adapter->context);
-        if (!adapter->session) {
-            weir__adapter_close(adapter, WEIR__LINK_TLS, adapter->context->errstr);
-            return;
-        }
+    if (adapter->tls && begin_tls(adapter) != 0) {
+        return;
     }
     adapter->connected = 1;
     arm(adapter, UV_READABLE);

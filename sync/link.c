@@ -140,7 +140,7 @@ static void release_handle(struct weir__link *link)
         return;
     }
     weir__line_deinit(&link->line);
-    weir__tls_close(link->tls);
+    weir__tls_deinit(&link->tls);
     weir__uri_wipe(&link->uri);
     allocator.release(allocator.arg, link, sizeof *link);
     if (cb) {
@@ -210,7 +210,7 @@ static void open_next(struct weir__link *link)
         .path = link->uri.path[0] ? link->uri.path : NULL,
         .port = link->uri.port,
         .signals_blocked = link->config.signals_blocked,
-        .tls = link->tls,
+        .tls = link->uri.tls ? &link->tls : NULL,
     };
     for (; link->address < link->address_count; link->address++) {
         target.address = link->addresses[link->address];
@@ -411,7 +411,7 @@ int weir__link_open(struct weir__link **out, struct uv_loop_s *loop, const struc
     if (config->uri->tls) {
         struct weir__tls_options options = {config->tls_ca, config->tls_cert, config->tls_key,
                                             config->tls_server_name ? config->tls_server_name : link->uri.host};
-        int status = weir__tls_open(&link->tls, &options);
+        int status = weir__tls_init(&link->tls, &options);
         if (status != 0) {
             weir__uri_wipe(&link->uri);
             allocator.release(allocator.arg, link, sizeof *link);

@@ -42,7 +42,7 @@ struct weir__link {
     struct weir__line line;
     struct weir__link_config config;
     struct weir__uri uri;
-    struct weir__tls *tls;
+    struct weir__tls tls;
     struct weir__backoff backoff;
     struct weir__link_script scripts[WEIR__LINK_SCRIPTS_MAX];
     char sha[WEIR__LINK_SCRIPTS_MAX][WEIR__LINK_SHA_LENGTH + 1];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * rediss://. Owns the TLS settings of a link and turns a connected context into an encrypted one. tls.c is the only
- * file that knows OpenSSL; a build without it has the same functions, and weir__tls_open says WEIR_E_NOSUP.
+ * file that knows OpenSSL; a build without it has the same functions, and weir__tls_init says WEIR_E_NOSUP.
  *
  * A peer is always verified: its chain against `ca` (or the system's), its name against the host.
  */
@@ -11,25 +11,38 @@
 #include <stddef.h>
 
 struct redisContext;
-struct weir__tls;
 
 struct weir__tls_options {
     const char *ca;   /* PEM file; NULL: the system's */
     const char *cert; /* PEM files of this side; both or neither */
     const char *key;
-    const char *host; /* the name (or address) that the certificate must bear; names also go into SNI */
+    const char *host; /* the name (or address) that the certificate must bear; a name also goes into SNI */
+};
+
+struct weir__tls {
+    void *context; /* SSL_CTX */
+    char host[256];
+    int is_address;
 };
 
 /* WEIR_E_NOSUP: not built in; WEIR_E_SYS: a file that can't be used; WEIR_E_INVAL: a certificate without its key or the
- * other way round; WEIR_E_NOMEM. */
-int weir__tls_open(struct weir__tls **out, const struct weir__tls_options *options);
-void weir__tls_close(struct weir__tls *tls); /* NULL is allowed */
+ * other way round; WEIR_E_RANGE: the host is too long; WEIR_E_NOMEM. Nothing to free then. */
+int weir__tls_init(struct weir__tls *tls, const struct weir__tls_options *options);
+
+/* Zeroed memory is allowed. */
+void weir__tls_deinit(struct weir__tls *tls);
 
 /* Begins the handshake on a connected, non-blocking context: it goes on inside the context's reads and writes. Returns
- * the session, which the context owns, or NULL with the reason in the context's errstr. */
-void *weir__tls_attach(const struct weir__tls *tls, struct redisContext *context);
+ * the session, which the context owns; NULL: failed, and *reason says why. */
+void *weir__tls_attach(const struct weir__tls *tls, struct redisContext *context, const char **reason);
+
+/* Before each read or write: what other users of OpenSSL left in this thread's queue is not our error. */
+void weir__tls_clear(void);
 
 /* Is the session waiting until the socket can be written? If not, it waits for the peer. */
 int weir__tls_wants_write(const void *session);
+
+/* Why a session failed that has not brought one answer yet, in words. */
+const char *weir__tls_reason(const void *session);
 
 #endif

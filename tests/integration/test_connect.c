@@ -117,6 +117,47 @@ START_TEST(ipv6)
 }
 END_TEST
 
+static void on_squatter(uv_poll_t *handle, int status, int events)
+{
+    (void)handle;
+    ck_abort_msg("event %d, status %d for a descriptor that is closed", events, status);
+}
+
+/* libuv refuses the descriptor: it believes that it watches that number already. Several numbers are prepared, for
+ * other threads open files too. */
+START_TEST(attach_fails)
+{
+    enum { SQUATTERS = 8 };
+    static uv_poll_t squatters[SQUATTERS];
+    int pairs[SQUATTERS][2], still_open = 0;
+    rig_open(&rig, redis_server_uri(server));
+    for (int i = 0; i < SQUATTERS; i++) {
+        ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[i]), 0);
+    }
+    for (int i = 0; i < SQUATTERS; i++) {
+        ck_assert_int_eq(uv_poll_init(&rig.loop, &squatters[i], pairs[i][0]), 0);
+        ck_assert_int_eq(uv_poll_start(&squatters[i], UV_READABLE, on_squatter), 0);
+    }
+    uv_run(&rig.loop, UV_RUN_NOWAIT);
+    rig_start(&rig);
+    for (int i = 0; i < SQUATTERS; i++) {
+        close(pairs[i][0]); /* the next sockets get these numbers */
+    }
+    rig_wait(&rig, errors(WEIR__LINK_SYSTEM) >= 3);
+    ck_assert_int_eq(rig.ups, 0);
+    for (int i = 0; i < SQUATTERS; i++) {
+        still_open += fcntl(pairs[i][0], F_GETFD) >= 0;
+    }
+    ck_assert_int_le(still_open, 1); /* three attempts gave theirs back */
+    for (int i = 0; i < SQUATTERS; i++) {
+        uv_close((uv_handle_t *)&squatters[i], NULL);
+        close(pairs[i][1]);
+    }
+    rig_wait(&rig, rig.up);
+    rig_close(&rig);
+}
+END_TEST
+
 /* ---- logins ------------------------------------------------------------------------------------------------------ */
 
 static void check_login(const char *login, int ok)
@@ -433,6 +474,7 @@ int main(void)
     tcase_add_test(open, ipv4);
     tcase_add_test(open, by_name);
     tcase_add_test(open, ipv6);
+    tcase_add_test(open, attach_fails);
     tcase_add_test(open, password_comes_later);
     tcase_add_test(open, database);
     tcase_add_test(open, no_such_database);

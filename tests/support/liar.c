@@ -347,12 +347,15 @@ static void read_client(struct liar *liar, struct connection *connection)
         end(connection, 0);
         return;
     }
-    long len;
+    long len = 0;
     while (connection->fd >= 0 && (len = resp_length(connection->in.bytes, connection->in.len)) > 0) {
         take_command(liar, connection, connection->in.bytes, (size_t)len);
         if (connection->fd >= 0) {
             drop(&connection->in, (size_t)len);
         }
+    }
+    if (len < 0 || (connection->in.len > 0 && connection->in.bytes[0] != '*')) {
+        end(connection, 0); /* not RESP: even a liar can't answer that */
     }
     pay(connection);
 }

@@ -167,8 +167,7 @@ static int answers(const struct redis_server *server)
     return ok;
 }
 
-/* A port that was free a moment ago. */
-static int free_port(void)
+int redis_server_free_port(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof address;
@@ -199,7 +198,7 @@ static int start(struct redis_server *server)
 
 static void choose_port(struct redis_server *server)
 {
-    server->port = free_port();
+    server->port = redis_server_free_port();
     snprintf(server->port_text, sizeof server->port_text, "%d", server->port);
     snprintf(server->tcp_uri, sizeof server->tcp_uri, "redis://127.0.0.1:%d", server->port);
 }

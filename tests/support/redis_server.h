@@ -28,6 +28,9 @@ const char *redis_server_folder(const struct redis_server *server);
 int redis_server_port(const struct redis_server *server); /* 0 without tcp */
 int redis_server_pid(const struct redis_server *server);  /* 0 while it is not running */
 
+/* A port of the loopback that was free a moment ago. */
+int redis_server_free_port(void);
+
 void redis_server_stop(struct redis_server *server);    /* SIGTERM, waits for its end */
 void redis_server_kill(struct redis_server *server);    /* SIGKILL, waits for its end */
 void redis_server_pause(struct redis_server *server);   /* SIGSTOP */
