@@ -49,6 +49,7 @@ void weir__hybrid_view(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t
     unsigned s;
 
     view->x = x;
+    view->now = now;
     view->f = weir__load_acquire(&e->f);
     view->regime = weir__load_acquire(&e->regime);
     view->k = weir__load_acquire(&e->k);
@@ -372,10 +373,12 @@ static void fallback_of(const struct ask *a, const struct weir__view *v, struct 
         out->mult = weir__bucket_mult(weir__load_relaxed(&a->policy->fall_rate), v->k);
         out->cap = (uint64_t)weir__bucket_units(burst, v->k);
     } else if (out->mult == 0) {
-        out->mult = weir__hybrid_mult(a->policy, v->k);
-        out->cap = (uint64_t)whole;
+        out->mult = UINT64_MAX;
+        out->cap = UINT64_MAX;
     }
-    if ((int64_t)out->cap > whole)
+    if (out->mult > weir__hybrid_mult(a->policy, v->k))
+        out->mult = weir__hybrid_mult(a->policy, v->k);
+    if (out->cap > (uint64_t)whole)
         out->cap = (uint64_t)whole;
 
     /* A slice is worth nothing: Redis writes it off. Without one, the share of what the whole bucket held when it last
@@ -416,7 +419,6 @@ static int fall(struct ask *a, const struct weir__view *v)
     weir__store_release(&a->e->f, weir__hybrid_f(weir__bucket_refill(a->now, to.mult), x, to.level, s | WEIR__FALL));
     atomic_fetch_add_explicit(&a->w->cold[weir__slot_of(a->w, a->e)].returned, WEIR__STEP, memory_order_release);
     weir__store_release(&a->e->x, x);
-    weir__dirty_mark(a->w, a->e); /* an answer of Redis ends it, and only a report brings one */
     return AGAIN;
 }
 
@@ -474,7 +476,7 @@ static int decide_outage(struct ask *a, struct weir__view *v)
     }
     if (verdict != AGAIN && a->how != LOOK) {
         atomic_fetch_add_explicit(&a->w->state->degraded, 1, memory_order_relaxed);
-        /* a slice that ended, a share that nobody lives on any more: the next report gets a new one */
+        /* only an answer of Redis brings a new slice or ends life on a share, and only a report brings an answer */
         if (v->regime == WEIR__SLICED || v->f & WEIR__FALL)
             weir__dirty_mark(a->w, a->e);
     }
@@ -590,19 +592,16 @@ int weir__hybrid_peek(struct weir *w, struct weir__hot *e, uint64_t x, const uin
     return e ? decide(&a, x, id) : decide_absent(&a);
 }
 
-/* One try; the entry is pinned. */
+/* One try; the entry is pinned. What is past the cap is cut off by whoever looks. */
 static int raise_level(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now, int64_t tokens)
 {
     uint64_t touched = weir__load_acquire(&e->touched);
     struct weir__view v;
     uint64_t f;
-    int64_t room, more;
+    int64_t more;
 
     weir__hybrid_view(w, e, x, now > touched ? now : touched, &v);
-    room = (int64_t)v.cap - v.level;
     more = tokens > (int64_t)(WEIR__UNITS_MAX >> v.k) ? (int64_t)WEIR__UNITS_MAX : tokens << v.k;
-    if (more > room)
-        more = room;
     f = v.f;
     return weir__cas16_state(&e->x, &x, &f, x + WEIR__STEP,
                              weir__hybrid_f(v.refill, x + WEIR__STEP, v.level + more, v.f & ~WEIR__UNITS));

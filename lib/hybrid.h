@@ -59,8 +59,8 @@ int weir__hybrid_give(struct weir *w, struct weir__hot *e, uint64_t x, const uin
  * slice record. The entry will be published with this x, a multiple of WEIR__STEP. */
 void weir__hybrid_claim(struct weir *w, uint32_t slot, weir_policy_id policy, uint64_t x, uint64_t now);
 
-/* Does dropping it lose nothing? No slice, no debt, no hold, nothing unreported, not pinned (as it is while a report is
- * out). x without the lock bit. Without holding the lock bit: a hint. Not for WEIR__LOCAL entries: those may go when
+/* Does dropping it lose nothing? No slice, no debt, no hold, nothing unreported. The caller has looked at pin, dirty
+ * and urgent. x without the lock bit. Without holding the lock bit: a hint. Not for WEIR__LOCAL entries: those may go when
  * they are full. */
 int weir__hybrid_evictable(struct weir *w, uint32_t slot, uint64_t x, uint64_t now);
 
@@ -93,6 +93,7 @@ WEIR__INLINE bool weir__hybrid_unsettled(const struct weir *w, const struct weir
  * unchanged, or was locked all the time. */
 struct weir__view {
     uint64_t x, f;
+    uint64_t now;
     uint64_t mult, cap;
     uint64_t refill; /* R(now) */
     int64_t level;   /* min(cap, R(now) - x - f) */

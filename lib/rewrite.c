@@ -142,8 +142,6 @@ int weir__hybrid_evictable(struct weir *w, uint32_t slot, uint64_t x, uint64_t n
     uint64_t touched = weir__load_relaxed(&e->touched);
     struct weir__view v;
 
-    if (atomic_load_explicit(&e->pin, memory_order_seq_cst))
-        return 0;
     weir__hybrid_view(w, e, x, now > touched ? now : touched, &v);
     if (weir__hybrid_whole(weir__hybrid_unreported(w, slot, x), v.k) != 0 ||
         weir__load_acquire(&w->cold[slot].refunded) != 0)
@@ -220,10 +218,8 @@ static struct next to_numbers(struct weir *w, uint32_t slot, const struct weir__
             new_mult = mult;
         weir__store_release(&mults[kind][s], new_mult);
         weir__store_release(&caps[kind][s], (uint64_t)new_cap);
-        if (kind == fallen && s == (int)(v->f & WEIR__SLOT) && (fallen || v->regime == WEIR__SLICED)) {
+        if (kind == fallen && s == (int)(v->f & WEIR__SLOT) && (fallen || v->regime == WEIR__SLICED))
             next.refill = weir__bucket_refill(now, new_mult);
-            next.level = least(next.level, new_cap);
-        }
     }
     low = weir__load_relaxed(&slice->low);
     if (low != INT64_MIN)

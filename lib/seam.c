@@ -75,15 +75,17 @@ static void unpin(struct weir__hot *e)
     atomic_fetch_sub_explicit(&e->pin, 1, memory_order_release);
 }
 
-/* x and all that it decides, as of one moment. The lock bit is waited for: takers hold it for some stores. */
+/* x and all that it decides, as of one moment; the level as whoever charged last saw it. The lock bit is waited for:
+ * takers hold it for some stores. */
 static void look(struct weir *w, struct weir__hot *e, uint64_t now, struct weir__view *v)
 {
     for (unsigned turns = 0;; weir__backoff(&turns)) {
         uint64_t x = atomic_load_explicit(&e->x, memory_order_seq_cst);
+        uint64_t touched = weir__load_acquire(&e->touched);
 
         if (x & WEIR__LOCK)
             continue;
-        weir__hybrid_view(w, e, x, now, v);
+        weir__hybrid_view(w, e, x, now > touched ? now : touched, v);
         if (weir__load_relaxed(&e->x) == x)
             return;
     }
@@ -293,13 +295,14 @@ int weir__seam_report(struct weir *w, uint32_t slot, uint64_t now, struct weir__
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-/* What shall be in force. */
+/* What shall be in force. A level past the cap is cut off by whoever looks. */
 struct terms {
     uint64_t mult, cap, fall_mult, fall_cap;
     int64_t level;
 };
 
-/* Writes it beside what is in force (v) and puts it in force. false: x has moved, look again. */
+/* Writes it beside what is in force (v) and puts it in force; now: when that level is held. false: x has moved, look
+ * again. */
 static bool install(struct weir *w, uint32_t slot, const struct weir__view *v, uint64_t now, const struct terms *terms)
 {
     struct weir__hot *e = &w->hot[slot];
@@ -360,8 +363,6 @@ static void plan(struct weir *w, uint32_t slot, const struct weir__view *v, cons
     terms->level = terms->level > most - 1 - (delta > 0 ? delta : 0) ? most : terms->level + delta;
     if (terms->level < -most)
         terms->level = -most;
-    if (terms->level > (int64_t)terms->cap)
-        terms->level = (int64_t)terms->cap;
 }
 
 static void apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir__grant *grant)
@@ -384,7 +385,9 @@ static void apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir
     weir__store_release(&e->regime, WEIR__SLICED);
     for (unsigned turns = 0;; weir__backoff(&turns)) {
         plan(w, slot, &v, grant, &terms);
-        if (install(w, slot, &v, now, &terms))
+        /* What goes on from a level goes on from when it was read. A share's is not gone on from, and its time may be
+         * any: nothing ended a caller's that was far ahead. */
+        if (install(w, slot, &v, v.f & WEIR__FALL ? now : v.now, &terms))
             break;
         look(w, e, now, &v);
     }
@@ -427,7 +430,7 @@ void weir__seam_pause(struct weir *w, uint32_t slot, uint64_t now)
                                .fall_mult = weir__load_relaxed(&slice->fall_mult[s]),
                                .fall_cap = weir__load_relaxed(&slice->fall_cap[s]),
                                .level = v.level};
-        if (install(w, slot, &v, now, &terms))
+        if (install(w, slot, &v, v.now, &terms))
             break;
     }
     weir__unlock(&w->state->walk_lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Takers, givers, a collector, evictions, new numbers and outages at the same time. Whatever the schedule: what was admitted
- * is what was charged, to the token; nobody admits what nobody granted.
+ * Takers, givers, a collector, evictions, new numbers and outages at the same time. Whatever the schedule: what was
+ * admitted is what was charged, to the token; nobody admits what nobody granted.
  */
 #include <check.h>
 #include <pthread.h>
@@ -245,8 +245,9 @@ static void *take_one_key(void *arg)
     return NULL;
 }
 
-/* Takers against grants, and against grants that come when the slice has just ended: a race between takers that fall back
- * and the collector that puts the next slice in force. Nothing refills, so only what was granted may be admitted. */
+/* Takers against grants, and against grants that come when the slice has just ended: a race between takers that fall
+ * back and the collector that puts the next slice in force. Without an end time stands still, so whatever the rate is
+ * that comes with it, only what was granted may be admitted. */
 static void race(int expire)
 {
     pthread_t takers[TAKERS];
@@ -262,7 +263,8 @@ static void race(int expire)
     for (int i = 0; i < TAKERS; i++)
         ck_assert_int_eq(pthread_create(&takers[i], NULL, take_one_key, NULL), 0);
     for (int i = 0; i < ROUNDS; i++) {
-        struct weir__grant grant = fake_slice(&fake, (double)(fake_random(&seed) % 9), 0, 1000000, 0);
+        struct weir__grant grant = fake_slice(&fake, (double)(fake_random(&seed) % 9),
+                                              expire ? 0 : (double)(fake_random(&seed) % 1000), 1000000, 0);
         grant.fallback_rate = 1e-9; /* a share, so that nobody starts with the policy's; it never makes a token */
         grant.fallback_cap = 1;
         grant.until = expire ? fake.now + 1000 : UINT64_MAX;

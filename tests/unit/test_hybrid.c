@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/table.h"
 #include "support/fake_sync.h"
 
 static struct fake_sync fake;
@@ -392,6 +393,18 @@ START_TEST(a_key_never_seen_has_the_policys_share)
 }
 END_TEST
 
+START_TEST(no_share_exceeds_the_policy)
+{
+    weir_policy_id id = attached(WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_ADMIT, 0);
+    weir__seam_overdraft(fake.w, id, 0, 1e9, 1e9);
+    pass(FAKE_SECOND + 1);
+    ck_assert_int_eq(drain(id, "a"), 100);
+    ck_assert_uint_eq(r.retry_after_ns, 100 * FAKE_MS);
+    pass(3600 * FAKE_SECOND);
+    ck_assert_int_eq(drain(id, "a"), 100);
+}
+END_TEST
+
 /* A key that Redis knows, and that held no slice, goes on with its share of what there was. */
 START_TEST(a_key_without_a_slice_has_its_share_of_what_was_there)
 {
@@ -538,6 +551,12 @@ START_TEST(taking_back_is_not_a_refund)
     fake_collect(&fake);
     ck_assert_int_eq(fake_report(&fake, "b")->spent, 0);
     ck_assert_int_eq(fake_report(&fake, "b")->fallback_spent, 0);
+    grant = fake_slice(&fake, 10, 0, 10, 60);
+    weir__seam_apply(fake.w, fake_report(&fake, "b")->slot, fake.now, &grant);
+    ck_assert_int_eq(fake_take(&fake, id, "b", 5, NULL), WEIR_ALLOW);
+    fake_collect(&fake);
+    ck_assert_int_eq(fake_report(&fake, "b")->spent, 5);
+    ck_assert_int_eq(fake_report(&fake, "b")->fallback_spent, 0);
 }
 END_TEST
 
@@ -572,6 +591,42 @@ START_TEST(a_clock_that_goes_back_grants_nothing)
     ck_assert_uint_eq(r.retry_after_ns, 9 * FAKE_SECOND + 100 * FAKE_MS);
     ck_assert_int_eq(weir_take_at(fake.w, id, "a", 1, 1, fake.now, &r), WEIR_DENY);
     ck_assert_uint_eq(r.retry_after_ns, 100 * FAKE_MS);
+}
+END_TEST
+
+/* A caller's clock that is far ahead ends the slice, and takes from the share at that time; an answer puts it right. */
+START_TEST(a_clock_far_ahead_does_no_lasting_harm)
+{
+    weir_policy_id id = attached(WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_DENY, 0);
+    struct weir__grant grant = fake_slice(&fake, 10, 10, 10, 60);
+    (void)fake_take(&fake, id, "a", 1, NULL);
+    fake_urgent(&fake);
+    weir__seam_apply(fake.w, fake_report(&fake, "a")->slot, fake.now, &grant);
+    ck_assert_int_eq(weir_take_at(fake.w, id, "a", 1, 1, fake.now + 3600 * FAKE_SECOND, &r), WEIR_DENY);
+    ck_assert_int_eq(weir_take_at(fake.w, id, "a", 1, 1, fake.now + 7200 * FAKE_SECOND, &r), WEIR_ALLOW);
+    ck_assert_uint_eq(r.flags & WEIR_DEGRADED, WEIR_DEGRADED);
+    pass(FAKE_MS);
+    grant = fake_slice(&fake, 5, 10, 10, 60);
+    fake_grant(&fake, "a", &grant);
+    pass(200 * FAKE_MS);
+    ck_assert_int_eq(drain(id, "a"), 7);
+    ck_assert_uint_eq(r.flags, 0);
+    ck_assert_uint_eq(r.retry_after_ns, 100 * FAKE_MS);
+}
+END_TEST
+
+/* Whatever its grant says of an end: a key without a slice is as good as the policy's others. */
+START_TEST(a_key_without_a_slice_does_not_expire_by_itself)
+{
+    weir_policy_id id = attached(WEIR_OUTAGE_CLOSED, WEIR_UNKNOWN_ADMIT, 0);
+    struct weir__grant grant = fake_nothing(50);
+    ck_assert_int_eq(fake_take(&fake, id, "a", 1, NULL), WEIR_ALLOW);
+    grant.level_delta = 1;
+    grant.until = fake.now + FAKE_MS;
+    fake_grant(&fake, "a", &grant);
+    pass(500 * FAKE_MS);
+    ck_assert_int_eq(fake_take(&fake, id, "a", 1, &r), WEIR_ALLOW);
+    ck_assert_uint_eq(r.flags & WEIR_DEGRADED, 0);
 }
 END_TEST
 
@@ -663,6 +718,47 @@ START_TEST(a_report_that_is_out_survives_new_numbers)
     ck_assert(fake_level(&fake, id, "a") == 7);
     fake_collect(&fake);
     ck_assert_int_eq(fake_report(&fake, "a")->spent, 2);
+}
+END_TEST
+
+START_TEST(a_fall_survives_new_numbers)
+{
+    weir_policy_id id = attached(WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_DENY, 0);
+    struct weir__grant grant = fake_slice(&fake, 20, 0, 20, 60);
+    grant.fallback_rate = 4;
+    grant.fallback_cap = 8;
+    (void)fake_take(&fake, id, "a", 1, NULL);
+    fake_urgent(&fake);
+    weir__seam_apply(fake.w, fake_report(&fake, "a")->slot, fake.now, &grant);
+    ck_assert_int_eq(fake_take(&fake, id, "a", 5, NULL), WEIR_ALLOW);
+    fake_collect(&fake); /* told: 15 in hand */
+    pass(FAKE_SECOND);
+    ck_assert_int_eq(drain(id, "a"), 0);
+    pass(FAKE_SECOND);
+    ck_assert_int_eq(drain(id, "a"), 4);
+    set(id, 3600, 3600 * FAKE_SECOND, 20, WEIR_HYBRID); /* 1 a second, another k: the share's 4 are too many by now */
+    pass(FAKE_SECOND);
+    ck_assert_int_eq(drain(id, "a"), 1);
+    grant = fake_slice(&fake, 2, 0, 20, 15);
+    weir__seam_apply(fake.w, fake_report(&fake, "a")->slot, fake.now, &grant);
+    ck_assert(fake_level(&fake, id, "a") == 15 + 2 - 4 - 1);
+}
+END_TEST
+
+START_TEST(a_low_mark_survives_new_numbers)
+{
+    weir_policy_id id = attached(WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_DENY, 0);
+    struct weir__grant grant = fake_slice(&fake, 10, 0, 10, 60);
+    grant.low = 4;
+    (void)fake_take(&fake, id, "a", 1, NULL);
+    fake_urgent(&fake);
+    weir__seam_apply(fake.w, fake_report(&fake, "a")->slot, fake.now, &grant);
+    unsigned wakes = fake.wakes;
+    set(id, 1, 3600 * FAKE_SECOND, 20, WEIR_HYBRID);
+    ck_assert_int_eq(fake_take(&fake, id, "a", 6, NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(fake.wakes, wakes);
+    ck_assert_int_eq(fake_take(&fake, id, "a", 1, NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(fake.wakes, wakes + 1);
 }
 END_TEST
 
@@ -767,6 +863,9 @@ static int survives(weir_policy_id id, const char *key)
         char other[16];
         snprintf(other, sizeof other, "other %d", i);
         (void)weir_give(fake.w, id, other, strlen(other), 1);
+        fake_urgent(&fake); /* of the key itself, which stays as it is */
+        for (size_t n = 0; n < fake.n; n++)
+            weir__seam_release(fake.w, fake.reports[n].slot, 0, 0);
         fake_collect(&fake);
         for (size_t n = 0; n < fake.n; n++) {
             struct weir__grant grant = fake_nothing(100);
@@ -798,6 +897,54 @@ START_TEST(only_what_equals_an_absent_key_is_dropped)
     ck_assert_int_eq(survives(id, "sliced"), 1);
     pass(FAKE_SECOND);
     ck_assert_int_eq(survives(id, "sliced"), 0);
+}
+END_TEST
+
+/* What Redis said of a key is not said of the next one in its place. */
+START_TEST(a_new_key_inherits_nothing)
+{
+    weir_policy_id id = attached(WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_ADMIT, 3);
+    struct weir__grant grant = fake_slice(&fake, 20, 5, 20, 35);
+    uint64_t hash[2], x;
+    grant.low = 15;
+    grant.hold = fake.now + FAKE_SECOND;
+    grant.fallback_rate = 1;
+    grant.fallback_cap = 5;
+    ck_assert_int_eq(fake_take(&fake, id, "a", 1, NULL), WEIR_ALLOW);
+    fake_grant(&fake, "a", &grant);
+    (void)fake_take(&fake, id, "a", 50, NULL);
+    grant = fake_nothing(20);
+    grant.level_delta = -30;
+    fake_collect(&fake);
+    ck_assert_int_eq(weir__seam_report(fake.w, weir__slot_of(fake.w, fake_entry(&fake, id, "a")), fake.now,
+                                       &fake.reports[0]), 1);
+    weir__seam_apply(fake.w, fake.reports[0].slot, fake.now, &grant);
+    uint32_t slot = fake.reports[0].slot;
+    int landed = 0;
+    for (int i = 0; i < 20000 && !landed; i++) {
+        char key[16] = "a";
+        if (i > 0)
+            snprintf(key, sizeof key, "key %d", i);
+        struct weir__hot *e;
+        if (i > 0)
+            ck_assert_int_eq(fake_take(&fake, id, key, 1, &r), WEIR_ALLOW);
+        e = fake_entry(&fake, id, key);
+        landed = i > 0 && weir__slot_of(fake.w, e) == slot;
+        if (!landed) {
+            weir__table_id(fake.w, id, key, strlen(key), hash);
+            ck_assert(weir__table_lock(e, hash, &x));
+            ck_assert(weir__table_drop(fake.w, e, x, fake.now));
+        }
+    }
+    ck_assert_int_eq(landed, 1);
+    ck_assert_uint_eq(r.flags, WEIR_UNKNOWN);
+    ck_assert_int_eq(r.remaining, 99);
+    ck_assert(fake.w->slice[slot].denied == 0 && fake.w->slice[slot].fall_mult[0] == 0);
+    pass(FAKE_SECOND + 1);
+    struct weir__hot *e = &fake.w->hot[slot];
+    ck_assert_int_eq(weir_take(fake.w, id, weir__table_key(fake.w, &fake.w->cold[slot]), fake.w->cold[slot].key_len, 19,
+                               &r), WEIR_ALLOW); /* the policy's share of a key never seen */
+    ck_assert_uint_eq(e->noted, 1);
 }
 END_TEST
 
@@ -980,6 +1127,7 @@ static void add_outages(Suite *suite)
     tcase_add_test(tcase, a_slice_ends_by_itself);
     tcase_add_test(tcase, a_debt_is_carried_into_the_fallback);
     tcase_add_test(tcase, a_key_never_seen_has_the_policys_share);
+    tcase_add_test(tcase, no_share_exceeds_the_policy);
     tcase_add_test(tcase, a_key_without_a_slice_has_its_share_of_what_was_there);
     tcase_add_test(tcase, open_and_closed_outages);
     tcase_add_test(tcase, an_expired_slice_is_listed_for_renewal);
@@ -993,14 +1141,19 @@ static void add_changes(Suite *suite)
     tcase_add_test(tcase, taking_back_is_not_a_refund);
     tcase_add_test(tcase, an_open_admission_is_not_taken_back);
     tcase_add_test(tcase, a_clock_that_goes_back_grants_nothing);
+    tcase_add_test(tcase, a_clock_far_ahead_does_no_lasting_harm);
+    tcase_add_test(tcase, a_key_without_a_slice_does_not_expire_by_itself);
     tcase_add_test(tcase, a_shadow_policy_never_denies);
     tcase_add_test(tcase, new_numbers_clip_a_slice_and_keep_what_is_unreported);
     tcase_add_test(tcase, a_report_that_is_out_survives_new_numbers);
+    tcase_add_test(tcase, a_fall_survives_new_numbers);
+    tcase_add_test(tcase, a_low_mark_survives_new_numbers);
     tcase_add_test(tcase, a_policy_becomes_local_and_shared_again);
     tcase_add_test(tcase, what_was_spent_before_a_sync_is_a_debt);
     tcase_add_test(tcase, a_sync_that_goes_leaves_a_bucket_of_ones_own);
     tcase_add_test(tcase, forgetting_starts_over);
     tcase_add_test(tcase, only_what_equals_an_absent_key_is_dropped);
+    tcase_add_test(tcase, a_new_key_inherits_nothing);
     tcase_add_test(tcase, a_report_that_is_out_keeps_the_entry);
 }
 

@@ -390,6 +390,23 @@ START_TEST(a_late_answer_stops_the_refill)
 }
 END_TEST
 
+/* The collector's time is a little older than the takers': what they were given in between is not given again. */
+START_TEST(a_grant_as_of_an_older_time_refills_nothing_twice)
+{
+    struct weir__grant grant = fake_slice(&fake, 11, 100, 50, 900);
+    ck_assert_int_eq(fake_take(&fake, id, "a", 1, NULL), WEIR_ALLOW);
+    fake_grant(&fake, "a", &grant);
+    ck_assert_int_eq(weir_take_at(fake.w, id, "a", 1, 1, fake.now + 50 * FAKE_MS, NULL), WEIR_ALLOW);
+    grant.level_delta = 0;
+    fake_grant(&fake, "a", &grant);
+    ck_assert_int_eq(weir_take_at(fake.w, id, "a", 1, 1, fake.now + 51 * FAKE_MS, NULL), WEIR_ALLOW);
+    fake_collect(&fake);
+    weir__seam_pause(fake.w, fake.reports[0].slot, fake.now);
+    pass(60 * FAKE_MS);
+    ck_assert_double_eq_tol(fake_level(&fake, id, "a"), 10 + 5.1 - 2, 1e-6);
+}
+END_TEST
+
 /* The answer comes when the slice has ended and the entry lives on its share: it grants what Redis counts on, less all
  * that was admitted since the report. */
 START_TEST(an_answer_after_the_fall_counts_what_the_share_admitted)
@@ -768,6 +785,7 @@ int main(void)
     tcase_add_test(tcase, grants_are_rounded_down);
     tcase_add_test(tcase, no_grant_exceeds_the_policy);
     tcase_add_test(tcase, a_late_answer_stops_the_refill);
+    tcase_add_test(tcase, a_grant_as_of_an_older_time_refills_nothing_twice);
     tcase_add_test(tcase, an_answer_after_the_fall_counts_what_the_share_admitted);
     tcase = new_case(suite, "asking");
     tcase_add_test(tcase, trying_uses_what_is_in_hand_and_no_more);
