@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -32,8 +33,10 @@ struct demo {
     struct fleet fleet;
     int drawing, quit, parted;
     uint64_t start_ns;
-    uint64_t thaw_at;    /* ns after the start */
-    unsigned outages;    /* Redis killed, gone or frozen */
+    double remaining; /* tokens that Redis holds at the end; NaN: not told */
+    uint64_t thaw_at; /* ns after the start */
+    unsigned outages; /* Redis killed, gone or frozen */
+    unsigned restarts;
     uint64_t parted_ns;  /* how long some processes had Redis and others did not, times the share of these */
     uint64_t watched_ns; /* up to when that was counted */
     int hybrid_seen, strict_seen;
@@ -121,6 +124,7 @@ static void restart_redis(struct demo *d)
         return;
     }
     if (private_redis_start(&d->redis) == 0) {
+        d->restarts++;
         say_event(d, "redis-server started again, empty");
     } else {
         say_event(d, "%s", d->redis.error);
@@ -285,6 +289,8 @@ static struct promise promise_of(const struct demo *d, const struct sums *s)
         /* the outage policy, "local", starts each process on its part of the burst: a burst an outage, repaid later */
         uint64_t bursts = fleet->burst * (d->outages > 1 ? d->outages : 1);
         p.tokens += s->lent < bursts ? s->lent : bursts;
+        /* what strict mode admitted is known to Redis alone: one that comes back empty has forgotten it */
+        p.tokens += fleet->burst * d->restarts;
     }
     /* those without Redis live on their part of the rate, those with it on all of it */
     p.slack_ns += d->parted_ns;
@@ -433,6 +439,7 @@ static void write_json(const struct demo *d, const struct sums *s, const struct 
     json_count(&j, "sync_errors", s->sync_errors);
     json_count(&j, "unsent", s->unsent);
     json_count(&j, "written_off", s->written_off);
+    json_number(&j, "redis_remaining", d->remaining);
     json_number(&j, "longest_call_ms", (double)s->longest_ns / 1e6);
     json_number(&j, "round_trip_ms", (double)s->round_trip_ns / 1e6);
     json_close(&j);
@@ -543,6 +550,10 @@ static int finish(struct demo *d, int failed)
     private_redis_thaw(&d->redis);
     int unfinished = failed || fleet_finish(&d->fleet, FINISH_TIMEOUT_MS) != 0;
     view_close();
+    uint64_t remaining;
+    if (!unfinished && private_redis_alive(&d->redis) && worker_look(d->fleet.board, &remaining) == 0) {
+        d->remaining = (double)remaining;
+    }
     if (unfinished) {
         fprintf(stderr, "weir demo: %s\n", d->fleet.error);
     }
@@ -556,6 +567,7 @@ int demo_main(int argc, char **argv)
 {
     static struct demo d;
     d.thaw_at = UINT64_MAX;
+    d.remaining = NAN;
     int parsed = demo_options_parse(&d.options, argc, argv);
     if (parsed != 0) {
         return parsed > 0 ? 0 : 2;

@@ -43,7 +43,7 @@ static const char help[] =
     "Members of the JSON object: processes, limit_per_s, burst, seconds, admitted, denied, overshoot, max_overshoot,\n"
     "sync_calls, degraded (decisions by the outage policy), and bound (the overshoot that this run was allowed), "
     "mode,\n"
-    "offered, admitted_each, sync_errors, unsent, written_off, longest_call_ms, round_trip_ms.\n";
+    "offered, admitted_each, sync_errors, unsent, written_off, redis_remaining, longest_call_ms, round_trip_ms.\n";
 
 const char *demo_mode_name(enum weir_mode mode)
 {

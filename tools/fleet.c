@@ -31,7 +31,7 @@ static void rest(uint64_t ns)
 int fleet_open(struct fleet *f, const struct fleet_options *options)
 {
     *f = (struct fleet){.processes = options->processes};
-    f->board_size = sizeof *f->board + options->processes * sizeof f->board->workers[0];
+    f->board_size = sizeof *f->board + (options->processes + 1) * sizeof f->board->workers[0];
     void *memory = mmap(NULL, f->board_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         snprintf(f->error, sizeof f->error, "can't map %zu bytes: %s", f->board_size, strerror(errno));

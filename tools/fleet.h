@@ -33,7 +33,7 @@ struct fleet_options {
 enum fleet_phase {
     FLEET_HOLD,  /* workers connect and wait */
     FLEET_RUN,   /* from start_ns to stop_ns they ask */
-    FLEET_CLOSE, /* all have flushed: they close, number 0 the last */
+    FLEET_CLOSE, /* all have flushed: they close */
     FLEET_END
 };
 
@@ -71,7 +71,7 @@ struct fleet_board {
     _Atomic uint32_t phase;
     _Atomic uint32_t mode; /* enum weir_mode wanted now */
     _Atomic uint64_t start_ns, stop_ns;
-    struct fleet_worker workers[];
+    struct fleet_worker workers[]; /* one more than there are: the parent's, when it asks as they do */
 };
 
 struct fleet {

@@ -45,7 +45,7 @@ static void rest(uint64_t ns)
 
 static int orphaned(const struct worker *me)
 {
-    return getppid() != me->board->parent;
+    return getpid() != me->board->parent && getppid() != me->board->parent;
 }
 
 static void set_state(struct worker *me, enum fleet_worker_state state)
@@ -382,4 +382,24 @@ int worker_run(struct fleet_board *board, unsigned index)
     const struct fleet_options *options = &board->options;
     me.offered = options->load * (double)options->limit / (double)options->per_ns / options->processes;
     return live(&me) == 0 ? 0 : 1;
+}
+
+int worker_look(struct fleet_board *board, uint64_t *tokens)
+{
+    unsigned index = board->options.processes;
+    struct worker me = {.board = board, .mine = &board->workers[index], .index = index, .mode = WEIR_STRICT};
+    struct weir_result result;
+    int found = -1;
+    if (open_limiter(&me) == 0) {
+        await_store(&me);
+        if (weir_peek(me.limiter, me.policy, key, sizeof key - 1, 0, &result) >= 0 && !(result.flags & WEIR_DEGRADED)) {
+            *tokens = (uint64_t)result.remaining;
+            found = 0;
+        }
+    }
+    if (me.sync && close_sync(&me) != 0) {
+        return -1; /* its thread may still use the limiter */
+    }
+    weir_close(me.limiter);
+    return found;
 }

@@ -16,6 +16,10 @@ void worker_policy(const struct fleet_options *options, enum weir_mode mode, uns
 /* Would the library take the policy? 0, or its status. */
 int worker_try_policy(const struct fleet_options *options);
 
+/* What Redis holds for the key that the workers share, asked in strict mode by the parent once they have all closed. 0,
+ * or -1 where Redis does not answer. */
+int worker_look(struct fleet_board *board, uint64_t *tokens);
+
 /* The life of a worker, from after the fork to its exit code. */
 int worker_run(struct fleet_board *board, unsigned index);
 

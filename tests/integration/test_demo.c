@@ -241,13 +241,69 @@ START_TEST(a_killed_redis_under_strict)
 }
 END_TEST
 
-START_TEST(a_frozen_redis_loses_nothing)
+START_TEST(a_frozen_redis_does_not_go_over)
 {
     static struct run r;
     run(&r, "demo --seconds 3 --stop-at 1 --json");
     const char *o = check_object(&r, 3, 3, 0.9);
     ck_assert_double_eq(member(o, "unsent"), 0);
     ck_assert_double_eq(member(o, "written_off"), 0);
+}
+END_TEST
+
+/* A limit that hardly refills (a token a minute) and a burst that lasts: what Redis has left tells what it was told. */
+#define SLOW "demo --limit 1/min --burst 20000 --rate-factor 150000 --seconds 2.5 --json"
+
+static void check_total(struct run *r, double *admitted, double *remaining)
+{
+    const char *o = last_line(r);
+    ck_assert_msg(r->code == 0, "exit code %d: %s", r->code, r->text);
+    *admitted = member(o, "admitted");
+    *remaining = member(o, "redis_remaining");
+    ck_assert_msg(*admitted > 1000, "hardly driven: %s", o);
+    ck_assert_msg(member(o, "unsent") == 0 && member(o, "written_off") == 0, "usage was lost: %s", o);
+}
+
+START_TEST(redis_total_is_what_was_admitted)
+{
+    static struct run r;
+    double admitted, remaining;
+    run(&r, SLOW);
+    check_total(&r, &admitted, &remaining);
+    ck_assert_double_eq(admitted + remaining, 20000);
+}
+END_TEST
+
+START_TEST(redis_total_after_a_freeze)
+{
+    static struct run r;
+    double admitted, remaining;
+    run(&r, SLOW " --stop-at 1");
+    check_total(&r, &admitted, &remaining);
+    ck_assert_double_eq(admitted + remaining, 20000);
+}
+END_TEST
+
+START_TEST(redis_total_of_strict_mode)
+{
+    static struct run r;
+    double admitted, remaining;
+    run(&r, SLOW " --mode strict");
+    check_total(&r, &admitted, &remaining);
+    const char *o = strrchr(r.text, '{');
+    /* a request that was answered too late was charged twice: by Redis and by the outage policy */
+    ck_assert_msg(member(o, "degraded") > 0 ? admitted + remaining <= 20000 : admitted + remaining == 20000, "%s", o);
+}
+END_TEST
+
+/* What the dead Redis had reserved is gone; what was admitted is not forgotten. */
+START_TEST(an_empty_redis_gives_no_free_burst)
+{
+    static struct run r;
+    double admitted, remaining;
+    run(&r, SLOW " --kill-at 0.8 --restart-at 1.1");
+    check_total(&r, &admitted, &remaining);
+    ck_assert_msg(admitted + remaining <= 20000, "%g and %g are more than 20000: %s", admitted, remaining, r.text);
 }
 END_TEST
 
@@ -445,7 +501,11 @@ int main(void)
     tcase_add_test(tcase, local_holds_the_limit_exactly);
     tcase_add_test(tcase, a_killed_redis_stops_nobody);
     tcase_add_test(tcase, a_killed_redis_under_strict);
-    tcase_add_test(tcase, a_frozen_redis_loses_nothing);
+    tcase_add_test(tcase, a_frozen_redis_does_not_go_over);
+    tcase_add_test(tcase, redis_total_is_what_was_admitted);
+    tcase_add_test(tcase, redis_total_after_a_freeze);
+    tcase_add_test(tcase, redis_total_of_strict_mode);
+    tcase_add_test(tcase, an_empty_redis_gives_no_free_burst);
     tcase_add_test(tcase, sigterm_ends_it_in_order);
 #ifdef __linux__
     tcase_add_test(tcase, its_children_die_with_it);
