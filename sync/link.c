@@ -381,6 +381,9 @@ static void take_config(struct weir__link *link, const struct weir__link_config 
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
         *times[i] = *times[i] ? *times[i] : defaults[i];
     }
+    if (link->config.backoff_min_ns > link->config.backoff_max_ns) {
+        link->config.backoff_min_ns = link->config.backoff_max_ns; /* only one of the two was given */
+    }
     uint64_t seed = config->seed;
     if (seed == 0) {
         seed = uv_hrtime() ^ ((uint64_t)uv_os_getpid() << 32) ^ (uint64_t)(uintptr_t)link;
@@ -393,7 +396,7 @@ int weir__link_open(struct weir__link **out, struct uv_loop_s *loop, const struc
     struct weir_allocator allocator = config->allocator;
     *out = NULL;
     if (!config->uri || config->script_count > WEIR__LINK_SCRIPTS_MAX || !allocator.alloc != !allocator.release ||
-        (config->backoff_max_ns && config->backoff_max_ns < config->backoff_min_ns)) {
+        (config->backoff_max_ns != 0 && config->backoff_max_ns < config->backoff_min_ns)) {
         return WEIR_E_INVAL;
     }
     if (!allocator.alloc) {

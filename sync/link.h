@@ -114,7 +114,8 @@ struct weir__link_config {
 /* Makes a link on this loop; nothing moves before weir__link_start. Its handles don't keep the loop alive (a name that
  * is being resolved does, and holds up weir__link_close until the resolver gives up). On an error *out is NULL and
  * nothing is left to free.
- *   WEIR_E_INVAL, WEIR_E_NOMEM, WEIR_E_NOSUP (TLS not built in), WEIR_E_SYS (TLS files that can't be used). */
+ *   WEIR_E_INVAL, WEIR_E_NOMEM; with TLS also WEIR_E_NOSUP (not built in), WEIR_E_SYS (files that can't be used),
+ *   WEIR_E_RANGE (a server name that is too long). */
 int weir__link_open(struct weir__link **out, struct uv_loop_s *loop, const struct weir__link_config *config);
 
 /* Connects at once, then keeps itself connected until weir__link_close. A second call does nothing. */

@@ -264,6 +264,36 @@ START_TEST(broken_answers)
 }
 END_TEST
 
+/* Whatever a peer sends before it closes: one callback, no crash, and the next connection works. */
+START_TEST(random_answers)
+{
+    static const char *const tokens[] = {"+",    "-",  ":",  "$", "*",  "\r\n", "\r\n", "0",    "1",     "-1", "3",
+                                         "9999", "_",  ",",  "#", "!",  "=",    "(",    "%",    "~",     ">",  "|",
+                                         "abc",  "\n", "\r", " ", "*2", "$3",   "inf",  "true", "NOAUTH"};
+    const unsigned n = sizeof tokens / sizeof tokens[0];
+    unsigned state = (unsigned)_i + 1;
+    rig.config.backoff_min_ns = rig.config.backoff_max_ns = RIG_MS;
+    rig_up(&rig);
+    for (int round = 0; round < 60; round++) {
+        struct rig_answer answer = {0};
+        char text[1024] = "";
+        unsigned words = 1 + round % 12;
+        for (unsigned i = 0; i < words; i++) {
+            state = state * 1103515245u + 12345u;
+            strcat(text, tokens[state / 65536 % n]);
+        }
+        size_t half = strlen(text);
+        memcpy(text + half, text, half); /* half of that is what is sent */
+        text[2 * half] = '\0';
+        liar_clear(liar);
+        liar_rule(liar, &(struct liar_rule){.command = "GET", .act = LIAR_HALF_CLOSE, .text = text, .times = 1});
+        int ups = rig.ups;
+        ck_assert_int_eq(rig_send(&rig, &answer, 10000, "GET", "x", NULL), 0);
+        rig_wait(&rig, answer.calls && rig.ups == ups + 1);
+    }
+}
+END_TEST
+
 /* hiredis' async layer asserts here, which ends the host. */
 START_TEST(answers_nobody_asked_for)
 {
@@ -662,6 +692,7 @@ static void add_answers(TCase *tcase)
 {
     const int replies = (int)(sizeof error_replies / sizeof error_replies[0]);
     tcase_add_test(tcase, answers_nobody_asked_for);
+    tcase_add_loop_test(tcase, random_answers, 0, 5);
     tcase_add_loop_test(tcase, errors_have_kinds, 0, replies);
     tcase_add_test(tcase, kinds_have_labels);
     tcase_add_test(tcase, owner_finds_a_fault);

@@ -206,7 +206,12 @@ START_TEST(configs_are_checked)
     config.backoff_min_ns = 2;
     config.backoff_max_ns = 1;
     ck_assert_int_eq(weir__link_open(&link, &rig.loop, &config), WEIR_E_INVAL);
+    rig.config.backoff_min_ns = 0; /* then the default must not be more than the maximum */
+    rig.config.backoff_max_ns = 2 * RIG_MS;
+    liar_refuse(liar, 1);
     rig_start(&rig);
+    rig_wait(&rig, errors(WEIR__LINK_CONNECT) >= 5);
+    liar_refuse(liar, 0);
     weir__link_start(rig.link); /* does nothing */
     rig_wait(&rig, rig.up);
     ck_assert_uint_eq(liar_accepted(liar), 1);
