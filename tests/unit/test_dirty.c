@@ -162,6 +162,7 @@ START_TEST(urgent_survives_threads)
         lists += list != 0;
         for (unsigned length = 0; list; length++) {
             ck_assert_uint_lt(length, ENTRIES);
+            ck_assert_int_eq(fake.w->hot[list - 1].urgent, 1); /* it is on this list, and on no other */
             popped[weir__urgent_pop(fake.w, &list)]++;
         }
     }
