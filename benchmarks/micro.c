@@ -168,13 +168,17 @@ static struct weir_key *open_key(struct subject *s, weir_policy_id policy, const
 
 static void subject_open(struct subject *s)
 {
+    weir_policy_id busy;
     uint64_t random = 1;
     s->w = limiter_open(4 * KEYS);
     s->ample = limiter_ample(s->w);
     s->never = limiter_policy(s->w, "never", 1, UINT64_C(86400000000000), 1);
     s->brim = limiter_policy(s->w, "brim", UINT64_C(100000000), UINT64_C(1000000000), UINT64_C(1000000000));
     s->own = open_key(s, s->ample, "own");
-    s->shared = open_key(s, s->ample, "shared");
+    /* a limit that two threads may need leases for: the bounds of a lease are 100 us of refill and shares of the
+     * burst */
+    busy = limiter_policy(s->w, "busy", UINT64_C(100000000), UINT64_C(1000000000), UINT64_C(1000000000000));
+    s->shared = open_key(s, busy, "shared");
     s->denied = open_key(s, s->never, "denied");
     s->full = open_key(s, s->brim, "full");
     if (weir_key_take(s->denied, 1, 0, NULL) != WEIR_ALLOW) {

@@ -42,8 +42,8 @@ int weir__decide_peek(const struct weir__policy_state *p, struct weir__hot *e, u
         weir__decide_read(p, e, x, weir__load_acquire(&e->f), now, 0, &v);
         /* a cost past the burst may not fit when shifted */
         v.units = (uint64_t)cost > v.cap >> v.k ? v.cap + 1 : (uint64_t)cost << v.k;
-        if (v.level > (int64_t)v.cap)
-            v.level = (int64_t)v.cap;
+        if (v.level > (int64_t)v.clip)
+            v.level = (int64_t)v.clip;
         denied = cost > 0 && v.level < (int64_t)v.units;
         if (weir__load_acquire(&e->x) == x) {
             if (result)
@@ -71,6 +71,8 @@ int weir__decide_give(struct weir *w, const struct weir__policy_state *p, struct
             v.level = (int64_t)v.cap;
         else
             v.level += (int64_t)v.units;
+        if (v.level > (int64_t)v.clip)
+            v.level = (int64_t)v.clip;
         refill = weir__bucket_refill(v.now, v.mult);
         if (weir__cas16_state(&e->x, &seen, &f, x + WEIR__STEP,
                               ((refill - (x + WEIR__STEP) - (uint64_t)v.level) & WEIR__UNITS) | (f & ~WEIR__UNITS))) {

@@ -22,6 +22,7 @@
 struct weir__verdict {
     uint64_t now; /* not before the last take of this bucket */
     uint64_t mult, cap;
+    uint64_t clip;  /* units: what the bucket may hold by itself: cap less what leases hold */
     int64_t level;  /* units, after the decision */
     uint64_t units; /* asked for */
     uint8_t k;
@@ -29,6 +30,13 @@ struct weir__verdict {
 
 /* Fills everything but `policy`. now: the caller's. */
 void weir__decide_report(const struct weir__verdict *verdict, int denied, uint64_t now, struct weir_result *result);
+
+WEIR__INLINE uint64_t weir__lease_clip(const struct weir__hot *e, uint64_t cap, uint8_t k)
+{
+    uint64_t leased = weir__load_acquire(&e->leased);
+
+    return leased < cap >> k ? cap - (leased << k) : 0;
+}
 
 /* level, with the numbers in force, as of x. */
 WEIR__INLINE void weir__decide_read(const struct weir__policy_state *p, struct weir__hot *e, uint64_t x, uint64_t f,
@@ -43,6 +51,8 @@ WEIR__INLINE void weir__decide_read(const struct weir__policy_state *p, struct w
     v->k = weir__load_acquire(&e->k);
     /* past the burst, as it may be by now, it may not fit when shifted */
     v->units = (uint64_t)cost > v->cap >> v->k ? v->cap + 1 : (uint64_t)cost << v->k;
+    /* Not proved by x, and needn't be: a lease is counted here before it is taken out of the bucket by a CAS of x. */
+    v->clip = weir__lease_clip(e, v->cap, v->k);
     v->level = (int64_t)(weir__bucket_refill(v->now, v->mult) - x - (f & WEIR__UNITS));
 }
 
@@ -61,7 +71,8 @@ WEIR__INLINE int weir__decide_quick(const struct weir__policy_state *p, struct w
     touched = weir__load_acquire(&e->touched);
     if (WEIR__UNLIKELY(level > (int64_t)cap) ||
         WEIR__UNLIKELY((uint64_t)cost - 1 >= weir__load_acquire(&params->most)) || WEIR__UNLIKELY(now < touched) ||
-        WEIR__UNLIKELY(weir__load_acquire(&e->regime) != WEIR__LOCAL) || WEIR__UNLIKELY(x & WEIR__LOCK))
+        WEIR__UNLIKELY(weir__load_acquire(&e->regime) != WEIR__LOCAL) || WEIR__UNLIKELY(x & WEIR__LOCK) ||
+        WEIR__UNLIKELY(weir__load_acquire(&e->leased) != 0))
         return WEIR__REKEYED;
     units = (uint64_t)cost << k;
     if (WEIR__UNLIKELY(level < (int64_t)units))
@@ -91,7 +102,7 @@ WEIR__INLINE int weir__decide_take(const struct weir__policy_state *p, struct we
         if (WEIR__UNLIKELY(weir__load_acquire(&e->regime) != WEIR__LOCAL))
             return WEIR__REKEYED;
 
-        if (WEIR__LIKELY(v.level <= (int64_t)v.cap)) {
+        if (WEIR__LIKELY(v.level <= (int64_t)v.clip)) {
             if (WEIR__UNLIKELY(v.level < (int64_t)v.units)) {
                 seen = weir__load_acquire(&e->x);
                 if (WEIR__LIKELY(seen == x)) {
@@ -104,8 +115,8 @@ WEIR__INLINE int weir__decide_take(const struct weir__policy_state *p, struct we
                 goto allowed;
             }
         } else {
-            v.level = (int64_t)v.cap;
-            if (WEIR__UNLIKELY(v.cap < v.units)) {
+            v.level = (int64_t)v.clip;
+            if (WEIR__UNLIKELY(v.clip < v.units)) {
                 seen = weir__load_acquire(&e->x);
                 if (seen == x) {
                     if (result)
@@ -113,7 +124,7 @@ WEIR__INLINE int weir__decide_take(const struct weir__policy_state *p, struct we
                     return WEIR_DENY;
                 }
             } else {
-                uint64_t full = weir__bucket_refill(v.now, v.mult) - v.cap - x;
+                uint64_t full = weir__bucket_refill(v.now, v.mult) - v.clip - x;
 
                 if (WEIR__LIKELY(
                         weir__cas16_state(&e->x, &seen, &f, x + v.units, (full & WEIR__UNITS) | (f & ~WEIR__UNITS))))

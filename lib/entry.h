@@ -57,6 +57,7 @@ struct weir__hot {
     _Atomic uint8_t reported;
     _Atomic uint32_t urgent_next; /* link of the urgent list: index + 1, 0 ends it */
     _Atomic uint64_t touched;     /* ns: of the last charge; nobody decides by an earlier time */
+    _Atomic uint64_t leased;      /* tokens that leases hold: they count against the cap; 0 unless pinned */
 };
 _Static_assert(sizeof(struct weir__hot) == 64, "one line");
 

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "lib/lease.h"
 #include "lib/take.h"
 
 struct weir_key {
@@ -13,9 +14,10 @@ struct weir_key {
     struct weir__gate *gate;
     struct weir__count *first; /* of the policy's counts, and the bytes from it that weir__stats_step may use */
     size_t private_counts;
-    struct weir__ask ask; /* ask.key is own */
-    size_t size;          /* of this */
-    unsigned char own[];  /* the key's bytes */
+    _Atomic(struct weir__leases *) leases; /* NULL until threads were in each other's way */
+    struct weir__ask ask;                  /* ask.key is own */
+    size_t size;                           /* of this */
+    unsigned char own[];                   /* the key's bytes */
 };
 
 /* Locked for ever: nothing is decided on it. */
@@ -71,6 +73,7 @@ int weir_key_open(struct weir *w, weir_policy_id policy, const void *key, size_t
     k->gate = w->gate;
     k->first = &w->counts[policy];
     k->private_counts = w->private_counts;
+    atomic_init(&k->leases, NULL);
     if (weir__load_acquire(&ask.p->mode) != WEIR_STRICT) {
         k->e = pin(&k->ask);
         if (!k->e) {
@@ -104,9 +107,41 @@ WEIR__INLINE int take_well(struct weir_key *key, int64_t cost, uint64_t now, str
     return verdict;
 }
 
+/* The lease of this thread, made where there is none; NULL where it can't have one. */
+static struct weir__lease *own_lease(struct weir_key *key)
+{
+    struct weir__leases *leases = weir__load_acquire(&key->leases), *mine;
+    size_t stripe = weir__stats_stripe;
+
+    if (stripe >= key->private_counts || key->e == &no_entry)
+        return NULL;
+    if (!leases) {
+        mine = weir__lease_open(key->ask.w);
+        if (!mine)
+            return NULL;
+        if (atomic_compare_exchange_strong_explicit(&key->leases, &leases, mine, memory_order_acq_rel,
+                                                    memory_order_acquire))
+            leases = mine;
+        else
+            weir__lease_close(&key->ask, key->e, mine);
+    }
+    return weir__lease_own(leases, stripe);
+}
+
+/* One that finds another thread in its way asks for a lease from the next time on. */
 static WEIR__NOINLINE int take_silently(struct weir_key *key, int64_t cost, uint64_t now)
 {
-    return take_well(key, cost, now, NULL);
+    uint64_t before = weir__load_relaxed(&key->e->x);
+    int verdict = take_well(key, cost, now, NULL);
+    uint8_t k = weir__load_relaxed(&key->e->k);
+
+    if (verdict == WEIR_ALLOW && cost > 0 && weir__load_relaxed(&key->e->x) - before > (uint64_t)cost << k) {
+        struct weir__lease *lease = own_lease(key);
+
+        if (lease && lease->chunk == 0)
+            weir__lease_want(lease, key->p, now ? now : weir__limiter_now(key->ask.w));
+    }
+    return verdict;
 }
 
 static WEIR__NOINLINE int take_and_report(struct weir_key *key, int64_t cost, uint64_t now, struct weir_result *result)
@@ -145,10 +180,45 @@ static WEIR__NOINLINE int take_now(struct weir_key *key, int64_t cost)
     return WEIR__LIKELY(now) ? take_quickly(key, cost, now, 0) : take_silently(key, cost, 0);
 }
 
+/* The lease is used up. */
+static WEIR__NOINLINE int take_and_lease(struct weir_key *key, struct weir__lease *lease, int64_t cost, uint64_t now)
+{
+    uint64_t at = now ? now : weir__limiter_now(key->ask.w);
+
+    if (weir__lease_fill(lease, &key->ask, key->e, at, cost) == WEIR_ALLOW) {
+        weir__stats_count(key->ask.w, key->ask.policy, WEIR_ALLOW);
+        return WEIR_ALLOW;
+    }
+    return take_silently(key, cost, now);
+}
+
+/* Of a key that threads have been in each other's way for. */
+static WEIR__NOINLINE int take_leased(struct weir_key *key, struct weir__leases *leases, int64_t cost, uint64_t now)
+{
+    size_t stripe = weir__stats_stripe;
+    struct weir__lease *lease;
+
+    if (WEIR__LIKELY(stripe < key->private_counts) && WEIR__LIKELY(weir__load_relaxed(&key->gate->alive))) {
+        lease = weir__lease_own(leases, stripe);
+        if (WEIR__LIKELY(weir__lease_spend(lease, key->p, cost))) {
+            weir__stats_step(key->first, stripe, WEIR_ALLOW);
+            return WEIR_ALLOW;
+        }
+        if (lease->chunk != 0 || lease->held != 0)
+            return take_and_lease(key, lease, cost, now);
+    }
+    return now ? take_quickly(key, cost, now, now) : take_now(key, cost);
+}
+
 int weir_key_take(struct weir_key *key, int64_t cost, uint64_t now_ns, struct weir_result *result)
 {
+    struct weir__leases *leases;
+
     if (WEIR__UNLIKELY(!key || result))
         return take_and_report(key, cost, now_ns, result);
+    leases = weir__load_acquire(&key->leases);
+    if (WEIR__UNLIKELY(leases != NULL))
+        return take_leased(key, leases, cost, now_ns);
     if (!now_ns)
         return take_now(key, cost);
     if (WEIR__UNLIKELY(!weir__load_relaxed(&key->gate->alive)))
@@ -158,9 +228,14 @@ int weir_key_take(struct weir_key *key, int64_t cost, uint64_t now_ns, struct we
 
 void weir_key_close(struct weir_key *key)
 {
+    bool pinned;
+
     if (!key)
         return;
-    if (key->e != &no_entry && weir__load_acquire(&key->gate->alive))
+    /* not in a child of fork: what it sees of the entry is its parent's, or nobody's */
+    pinned = key->e != &no_entry && weir__load_acquire(&key->gate->alive);
+    weir__lease_close(&key->ask, pinned ? key->e : NULL, weir__load_acquire(&key->leases));
+    if (pinned)
         atomic_fetch_sub_explicit(&key->e->pin, 1, memory_order_release);
     weir__limiter_free(key->ask.w, key, key->size);
 }

@@ -70,6 +70,7 @@ struct weir__policy_state {
     char name[WEIR_NAME_MAX + 1];
     char group[WEIR_NAME_MAX + 1]; /* empty: none */
     _Atomic uint8_t slot_k[2];     /* of slot[] */
+    _Atomic uint32_t changes;      /* by weir_policy_set, so far: a lease of before is given back */
 };
 _Static_assert(sizeof(struct weir__policy_state) == 384, "six lines");
 

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "lib/decide.h"
 #include "lib/hybrid.h"
 #include "lib/options.h"
 #include "lib/table.h"
@@ -152,6 +153,7 @@ static void plan_move(const struct weir__policy_state *p, const struct weir__hot
     if (touched > now)
         now = touched;
     level = (int64_t)(weir__bucket_refill(now, weir__load_acquire(&old->mult)) - x - (f & WEIR__UNITS));
+    old_cap = (int64_t)weir__lease_clip(e, (uint64_t)old_cap, old_k);
     if (level > old_cap)
         level = old_cap;
     move->new_k = weir__load_acquire(&p->slot_k[slot]);
@@ -309,6 +311,7 @@ int weir_policy_set(struct weir *w, weir_policy_id id, const struct weir_policy 
     write_settings(p, &read);
     weir__store_release(&p->k, numbers.k);
     atomic_store_explicit(&p->current, (uint8_t)spare, memory_order_seq_cst);
+    atomic_fetch_add_explicit(&p->changes, 1, memory_order_release);
     for (uint32_t slot = 0; slot < w->slots; slot++)
         settle(w, id, slot, now);
     weir__unlock(&w->state->walk_lock);

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Leases: where several threads take from one bucket by a handle, each takes a few tokens at once and spends them
+ * without an atomic step. Owns struct weir__lease and when one is taken; must not know handles.
+ *
+ * Exact all the same: what leases hold is counted in the entry (leased) and the bucket by itself holds so much less
+ * than its cap, so bucket and leases together never hold more than the burst, however long a lease is kept. A lease
+ * is counted before it is taken out of the bucket, and counted off after the last of it was spent or has gone back.
+ *
+ * A lease holds at most a quarter of what was left, 100 us of refill and 1/64 of the burst; all leases of a bucket at
+ * most 1/16. So limits below some 160,000 a second and bursts below 1,024 are never leased, and what a thread that
+ * has gone elsewhere holds back is little.
+ *
+ * There is one for each stripe of counters (stats.h), of a handle: a thread that owns the stripe owns the lease, and
+ * who gets the stripe after it goes on with the lease. Closing the handle gives all of them back.
+ */
+#ifndef WEIR_LIB_LEASE_H
+#define WEIR_LIB_LEASE_H
+
+#include "lib/stats.h"
+#include "lib/take.h"
+
+/* Written by its thread alone. */
+struct weir__lease {
+    _Alignas(64) uint64_t tokens; /* left to spend */
+    uint64_t held;                /* counted in entry->leased for it */
+    uint64_t since;               /* ns: when it was last filled */
+    uint64_t chunk;               /* tokens wanted at a time; 0: no lease is wanted */
+    uint32_t changes;             /* of the policy when it was filled */
+};
+
+struct weir__leases {
+    struct weir__lease *of; /* [WEIR__STRIPES - 1] */
+};
+
+/* NULL when out of memory. */
+struct weir__leases *weir__lease_open(struct weir *w);
+
+/* Gives back what they hold, if the entry is still there (e not NULL). Threads: none may be taking. leases may be
+ * NULL. */
+void weir__lease_close(const struct weir__ask *ask, struct weir__hot *e, struct weir__leases *leases);
+
+WEIR__INLINE struct weir__lease *weir__lease_own(const struct weir__leases *leases, size_t stripe)
+{
+    return (struct weir__lease *)(void *)((char *)leases->of +
+                                          stripe / (WEIR__STRIPE_BYTES / sizeof(struct weir__lease)));
+}
+
+/* Spends from the lease. False: not enough in it, or the policy has changed. */
+WEIR__INLINE bool weir__lease_spend(struct weir__lease *lease, const struct weir__policy_state *p, int64_t cost)
+{
+    if (WEIR__UNLIKELY((uint64_t)cost - 1 >= lease->tokens) ||
+        WEIR__UNLIKELY(weir__load_acquire(&p->changes) != lease->changes))
+        return false;
+    lease->tokens -= (uint64_t)cost;
+    return true;
+}
+
+/* Others are taking from the bucket as well: from now on leases are wanted, where the policy's numbers allow. */
+void weir__lease_want(struct weir__lease *lease, const struct weir__policy_state *p, uint64_t now);
+
+/* Gives back what is left, then takes cost and a new lease from the bucket, whose entry is pinned. WEIR_ALLOW; or
+ * WEIR__REKEYED: decide without a lease. */
+int weir__lease_fill(struct weir__lease *lease, const struct weir__ask *ask, struct weir__hot *e, uint64_t now,
+                     int64_t cost);
+
+#endif
