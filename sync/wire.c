@@ -276,11 +276,16 @@ static void put_numbers(struct weir__wire_buf *out, const struct weir__wire_targ
                         const struct weir__wire_numbers *numbers, uint64_t nonce)
 {
     const double values[] = {
-        WEIR__WIRE_FORMAT,          target->shards,
-        (double)numbers->version,   (double)numbers->limit,
-        (double)numbers->per_ns,    (double)numbers->burst,
-        (double)numbers->overshoot, numbers->interval,
-        numbers->timeout,           (double)(nonce & ((UINT64_C(1) << 52) - 1)),
+        WEIR__WIRE_FORMAT,
+        target->shards,
+        (double)numbers->version,
+        (double)numbers->limit,
+        (double)numbers->per_ns,
+        (double)numbers->burst,
+        (double)numbers->overshoot,
+        numbers->interval * WEIR__WIRE_US,
+        numbers->timeout * WEIR__WIRE_US,
+        (double)(nonce & ((UINT64_C(1) << 52) - 1)),
     };
     put_doubles(out, values, sizeof values / sizeof values[0]);
 }
@@ -293,8 +298,7 @@ static void put_clock(struct weir__wire_buf *out, double now)
         put_string(out, "", 0);
         return;
     }
-    long long us = llround(now * 1e6);
-    int len = snprintf(text, sizeof text, "%lld.%06lld", us / 1000000, us % 1000000);
+    int len = snprintf(text, sizeof text, "%lld", llround(now * WEIR__WIRE_US));
     put_string(out, text, (size_t)len);
 }
 
@@ -318,10 +322,10 @@ static void put_long(struct weir__wire_buf *out, const struct weir__wire_record 
     put_double(out, (double)record->spent);
     put_double(out, (double)record->refunded);
     put_double(out, (double)record->fallback_spent);
-    put_double(out, record->age);
+    put_double(out, record->age * WEIR__WIRE_US);
     put_double(out, slice ? record->level : 0);
-    put_double(out, slice ? record->rate : 0);
-    put_double(out, slice ? record->demand : 0);
+    put_double(out, slice ? record->rate / WEIR__WIRE_US : 0);
+    put_double(out, slice ? record->demand / WEIR__WIRE_US : 0);
     put_double(out, slice ? record->want : 0);
     put_double(out, slice ? record->max_cost : 0);
 }
@@ -395,7 +399,7 @@ int weir__wire_sync_encode(struct weir__wire_buf *out, const struct weir__wire_b
     if (rc != 0)
         return rc;
     const double meta[] = {
-        (double)batch->seq, batch->epoch, batch->rtt, batch->flags, shape.shorts, shape.longs,
+        (double)batch->seq, batch->epoch, batch->rtt * WEIR__WIRE_US, batch->flags, shape.shorts, shape.longs,
     };
     put_evalsha(out, sha, 3, 8 + (size_t)batch->count);
     rc = put_names(out, &batch->target);

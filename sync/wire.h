@@ -4,8 +4,9 @@
  * the keys in Redis, the shard function, the text of the scripts and the layout of what travels (docs/protocol.md); it
  * must not know sockets, loops or the table.
  *
- * A command is encoded once and kept: a repeat sends the same bytes. A reply is one bulk string of packed doubles.
- * Times are seconds (double) on the wire; tokens are doubles that hold whole numbers up to 2^53.
+ * A command is encoded once and kept: a repeat sends the same bytes. A reply is one bulk string of packed doubles. Here
+ * times are seconds and rates tokens a second; on the wire they are microseconds, as Redis' clock is, so that they are
+ * exact. Tokens are doubles that hold whole numbers up to 2^53.
  *
  * Threads: none is assumed; every object belongs to its caller.
  */
@@ -23,6 +24,7 @@
 #define WEIR__WIRE_WAITS 2048u  /* waiting or strict entries a batch may hold */
 #define WEIR__WIRE_MEMBERS 64u  /* members of an all-or-none take */
 #define WEIR__WIRE_NAME 640u    /* room for a key's name in Redis, with its ending NUL; longer prefixes are refused */
+#define WEIR__WIRE_US 1e6       /* units of time on the wire a second */
 #define WEIR__WIRE_SHA 40       /* hex digits */
 #define WEIR__WIRE_LIVE 60.0 /* s: a node that says nothing for so long is no longer counted; its q0 is void before */
 #define WEIR__WIRE_REMEMBER 600.0 /* s: a silent node's sequence is kept so long; after half of it say hello again */

@@ -71,7 +71,7 @@ static void read_head(struct reader *in, struct weir__wire_head *head)
     memset(head, 0, sizeof *head);
     head->format = (uint32_t)next_whole(in, UINT32_MAX);
     head->status = (enum weir__wire_status)next_whole(in, WEIR__WIRE_OLD);
-    head->now = next(in);
+    head->now = next(in) / WEIR__WIRE_US;
     head->epoch = next(in);
     head->last = next(in);
     head->numbers.version = next_u64(in);
@@ -82,7 +82,7 @@ static void read_head(struct reader *in, struct weir__wire_head *head)
     head->nodes = next(in);
     head->q0 = next(in);
     head->pool = next(in);
-    head->recovering = next(in);
+    head->recovering = next(in) / WEIR__WIRE_US;
     head->shards = (uint32_t)next_whole(in, UINT32_MAX);
     head->healed = next(in);
 }
@@ -105,10 +105,10 @@ static void read_grant(struct reader *in, const struct weir__wire_head *head, in
     if (!is_long)
         return;
     grant->level = next(in);
-    grant->rate = next(in);
+    grant->rate = next(in) * WEIR__WIRE_US;
     grant->cap = next(in);
-    grant->fallback = next(in);
-    grant->hold = next(in);
+    grant->fallback = next(in) * WEIR__WIRE_US;
+    grant->hold = next(in) / WEIR__WIRE_US;
     grant->rich = next(in) != 0;
     if (grant->rate < 0 || grant->cap < 0 || grant->fallback < 0 || grant->hold < 0)
         in->broken = 1;
@@ -196,12 +196,12 @@ static void read_seen_slice(struct reader *in, struct weir__wire_seen_slice *sli
     memcpy(slice->node, in->at, sizeof slice->node);
     in->at += 8;
     in->left--;
-    slice->age = next(in);
+    slice->age = next(in) / WEIR__WIRE_US;
     slice->reserved = next(in);
-    slice->rate = next(in);
+    slice->rate = next(in) * WEIR__WIRE_US;
     slice->cap = next(in);
-    slice->fallback = next(in);
-    slice->demand = next(in);
+    slice->fallback = next(in) * WEIR__WIRE_US;
+    slice->demand = next(in) * WEIR__WIRE_US;
     slice->expired = next(in) != 0;
 }
 
@@ -216,11 +216,11 @@ int weir__wire_peek_decode(const void *reply, size_t len, struct weir__wire_head
     seen->total = next(&in);
     seen->free = next(&in);
     seen->reserved = next(&in);
-    seen->rates = next(&in);
-    seen->fallbacks = next(&in);
-    seen->demands = next(&in);
+    seen->rates = next(&in) * WEIR__WIRE_US;
+    seen->fallbacks = next(&in) * WEIR__WIRE_US;
+    seen->demands = next(&in) * WEIR__WIRE_US;
     seen->caps = next(&in);
-    seen->ttl = next(&in);
+    seen->ttl = next(&in) / WEIR__WIRE_US;
     seen->n_slices = (uint32_t)next_whole(&in, 1e6);
     if (in.broken || in.left != (size_t)seen->n_slices * SEEN_SLICE)
         return WEIR_E_INVAL;

@@ -25,7 +25,7 @@ for i = 1, n do
     k = {s = s, field = field, took = 0}
     keys[name] = k
     bring(s, k, read(s, {[0] = '!', field}, 1)[1] or nil, 0, 1e300)
-    if s.now >= k.sw and #k.v > BASE_LEN and s.now >= s.recover then rebuild(s, k, true, 0) end
+    if s.now >= k.sw and #k.v > BASE_LEN and s.now >= s.recover then rebuild(s, k, s.now, 0) end
   end
   members[i] = {k = k, cost = cost}
 end

@@ -66,7 +66,7 @@ end
 -- grows, promises follow only after a generation, when every loan of the larger pool is repaid; it shrinks once no
 -- promise is above it.
 local function promise()
-  if s.now >= s.swept + 10 then count_nodes() end
+  if s.now >= s.swept + 10e6 then count_nodes() end
   local others = s.promised
   if known and said >= s.swept - LIVE then others = others - q0 else s.nodes = s.nodes + 1 end
   local each = floor(0.75 * s.over / s.nodes + 1e-9)
@@ -143,7 +143,7 @@ do
       if t and when >= changed and t - t == 0 then
         if now > when then t = t + r * (now - when) end
         if t > burst then t = burst end
-      else t = plain(s, value) end
+      else t = plain(s, value, 0) end
       t = min(burst, t - spent)
       if waiting then
         local took = admit(i, t)

@@ -2,13 +2,14 @@
 -- What every script of weir begins with: a shard's header, its clock, its two generations of keys, its policy's
 -- numbers. It owns the layout of the header and of the generations; it must not know records, slices or what follows a
 -- reply's head. docs/protocol.md describes all of it. Redis runs Lua 5.1: numbers are doubles; every key comes in KEYS.
+-- Times are microseconds, whole and so exact, rates are tokens a microsecond.
 -- Every function and every local that functions share costs on each call of a script, and a call of math.min costs ten
 -- comparisons: so there are few of them here.
 local call, pack, unpk, floor, max, min = redis.call, struct.pack, struct.unpack, math.floor, math.max, math.min
 
-local LIVE = 60      -- s: a node that was silent for longer is not counted
-local REMEMBER = 600 -- s: nor remembered after this
-local CHUNK = 6000   -- values a call: unpack fails at 8,000
+local LIVE = 60e6      -- a node that was silent for longer is not counted
+local REMEMBER = 600e6 -- nor remembered after this
+local CHUNK = 6000     -- values a call: unpack fails at 8,000
 
 -- The header: 30 doubles in field '!' of the nodes' key.
 local HEADER = '<dddddddddddddddddddddddddddddd'
@@ -30,20 +31,22 @@ local function tag(gen)
 end
 
 -- PEXPIRE's argument must be an integer, 1 at least; `..` would print 1e+15.
-local function expire(name, seconds)
-  call('PEXPIRE', name, string.format('%.0f', max(1, math.ceil(seconds * 1000))))
+local function expire(name, us)
+  call('PEXPIRE', name, string.format('%.0f', max(1, math.ceil(us / 1000))))
 end
 
--- The server's clock, s; tests may give another.
+-- The server's clock; tests may give another.
 local function clock(override)
   if override ~= '' then return tonumber(override) end
   local t = call('TIME')
-  return t[1] + t[2] / 1e6
+  return t[1] * 1e6 + t[2]
 end
 
 -- A new epoch: what nodes know of this shard is not what Redis holds. They register again for one lifetime.
 local function lost(s)
-  s.epoch = (s.nonce + floor(s.raw * 1e6)) % 4503599627370496 + 1
+  local old = s.epoch
+  s.epoch = (s.nonce + s.raw) % 4503599627370496 + 1
+  if s.epoch == old then s.epoch = old + 1 end
   s.recover = s.now + s.life
   s.save = true
 end
@@ -52,10 +55,10 @@ end
 local function amend(s, n)
   local now = s.now
 
-  -- How long a generation lasts, s: the first class that holds so long a refill.
-  local function class(seconds)
-    if seconds <= 10 then return 10 elseif seconds <= 600 then return 600 elseif seconds <= 86400 then return 86400 end
-    return 3456000
+  -- How long a generation lasts: the first class that holds so long a refill.
+  local function class(us)
+    if us <= 10e6 then return 10e6 elseif us <= 600e6 then return 600e6 elseif us <= 86400e6 then return 86400e6 end
+    return 3456000e6
   end
 
   -- Both generations must outlive a longer class.
@@ -70,8 +73,8 @@ local function amend(s, n)
   local function create()
     s.format, s.shards, s.version, s.limit, s.per, s.burst, s.over = n[1], n[2], n[3], n[4], n[5], n[6], n[7]
     s.life, s.high, s.swept, s.fresh = 1.5 * s.interval + 2 * s.timeout, now, now, true
-    s.epoch = (s.nonce + floor(s.raw * 1e6)) % 4503599627370496 + 1
-    s.length = class((2 * s.burst + s.over + 2) * s.per / s.limit / 1e9)
+    s.epoch = (s.nonce + s.raw) % 4503599627370496 + 1
+    s.length = class((2 * s.burst + s.over + 2) * s.per / s.limit / 1e3)
     s.flip, s.base, s.base_at = now + s.length, s.burst, now
     local even, odd = call('HGET', s.even, '!'), call('HGET', s.odd, '!')
     local e = even and tonumber(string.match(even, '^weir (%d+) ')) or -1
@@ -85,7 +88,7 @@ local function amend(s, n)
   -- Other numbers than those in force. Absent keys were full to the old burst: they go on from there; so does every
   -- key, at the old rate until now. A generation becomes long enough for the old numbers' deepest debt to be repaid.
   local function renumber()
-    local rate, old = n[4] * 1e9 / n[5], s.limit * 1e9 / s.per
+    local rate, old = n[4] * 1e3 / n[5], s.limit * 1e3 / s.per
     s.base = min(s.burst, s.base + old * (now - s.base_at), n[6])
     s.base_at = now
     if now < s.keep then s.old_rate, s.old_burst = min(s.old_rate, old), min(s.old_burst, s.burst)
@@ -107,7 +110,7 @@ local function amend(s, n)
     s.has_prev = now < s.flip + s.length and s.has_cur or 0
     s.has_cur = 0
     s.gen = s.gen + 1
-    if now >= s.keep then s.length = class((2 * s.burst + s.over + 2) * s.per / s.limit / 1e9) end
+    if now >= s.keep then s.length = class((2 * s.burst + s.over + 2) * s.per / s.limit / 1e3) end
     s.flip = now + s.length
     s.refresh = 0
   end
@@ -119,7 +122,7 @@ end
 local function settle(s)
   if s.now >= s.flip then amend(s, nil) end
   if s.gen % 2 == 0 then s.cur, s.prv = s.even, s.odd else s.cur, s.prv = s.odd, s.even end
-  s.rate = s.limit * 1e9 / s.per
+  s.rate = s.limit * 1e3 / s.per
   s.absent = s.base + s.rate * (s.now - s.base_at) -- the level of a key that is not there
   if s.absent > s.burst then s.absent = s.burst end
 end
@@ -138,7 +141,7 @@ local function open(even, odd, name, numbers, raw, id)
     s.node = got[2]
     if s.shards ~= n[2] then s.stop = 3 return s end
     local now, life = raw + s.offset, 1.5 * s.interval + 2 * s.timeout
-    if now < s.high then s.offset = s.offset + s.high - now; now = s.high end
+    if now < s.high then s.offset = s.offset + s.high - now; now = s.high; s.save = true end
     s.now, s.before, s.high = now, s.high, now
     if life > s.life then s.life = life; s.save = true end
     local other = n[4] ~= s.limit or n[5] ~= s.per or n[6] ~= s.burst or n[7] ~= s.over
@@ -192,7 +195,7 @@ local function store(s, w, n)
   if s.has_cur == 0 then
     call('UNLINK', s.cur)
     call('HSET', s.cur, '!', tag(s.gen))
-    expire(s.cur, 2 * s.length + 1)
+    expire(s.cur, 2 * s.length + 1e6)
     s.has_cur, s.save = 1, true
   end
   for i = 1, n, CHUNK do call('HSET', s.cur, unpack(w, i, min(i + CHUNK - 1, n))) end
@@ -211,7 +214,7 @@ end
 
 -- The header of a script that writes only where something changed.
 local function save_if(s, wrote)
-  if s.save or (wrote and (s.fresh or s.now >= s.refresh or s.now > s.before + 0.1)) then save(s) end
+  if s.save or (wrote and (s.fresh or s.now >= s.refresh or s.now > s.before + 1e5)) then save(s) end
 end
 
 -- The head of a reply: 16 doubles.
@@ -231,14 +234,15 @@ local function reply(o, n)
   return table.concat(out)
 end
 
--- The level now of a key without slices, from its value: T and its time. One that makes no sense counts for nothing.
-local function plain(s, value)
+-- The level of a key without slices `back` s ago, from its value: T and its time. One that makes no sense counts for
+-- nothing.
+local function plain(s, value, back)
   if not value then return s.absent end
   local t, at = unpk('<dd', value)
   if t - t ~= 0 or at - at ~= 0 then s.bad = s.bad + 1; return s.absent end
   local changed, burst = s.changed, s.burst
   if at < changed then t, at = min(t + s.old_rate * (changed - at), max(t, s.old_burst)), changed end
-  if s.now > at then t = t + s.rate * (s.now - at) end
+  if s.now - back > at then t = t + s.rate * (s.now - back - at) end
   return t < burst and t or burst
 end
 

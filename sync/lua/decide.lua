@@ -57,7 +57,7 @@ for i = 1, n do
   local value = values[i]
   if value and #value ~= 16 then later[#later + 1] = i
   else
-    local t, changed = decide(i, plain(s, value), 0)
+    local t, changed = decide(i, plain(s, value, 0), 0)
     if changed then
       w[wi + 1], w[wi + 2] = fields[i], pack('<dd', t, s.now)
       wi = wi + 2

@@ -32,5 +32,5 @@ for i = BASE_LEN + 1, #k.v, SLICE_LEN do
     pack('<ddddddd', s.now - at, p, rate, cap, f, max(0, d), d < 0 and 1 or 0)
 end
 o[16], o[17], o[18], o[19], o[20], o[21], o[22] = s.bad, value and 1 or 0, k.T, min(k.T, k.T - k.P), k.P, k.R, k.F
-o[23], o[24], o[25], o[26] = k.D, k.C, ttl < 0 and -1 or ttl / 1000, #parts
+o[23], o[24], o[25], o[26] = k.D, k.C, ttl < 0 and -1 or ttl * 1000, #parts
 return reply(o, 26) .. table.concat(parts)

@@ -32,7 +32,7 @@ end
 local function sweep(k)
   if s.now >= k.sw and budget > 0 and not gathering then
     budget = budget - 1
-    rebuild(s, k, true, 0)
+    rebuild(s, k, s.now, 0)
   end
 end
 
@@ -69,7 +69,7 @@ local function share(k, avail, d, want, most)
   if most > cap and half >= most * (k.N + 1) then cap = most end
   local x, target, fall = 0.25, r, r * frac
   if avail < 0 then
-    target = r + avail -- repays in about a second
+    target = r + avail * 1e-6 -- repays in about a second
     if target < r / 2 then target = r / 2 end
   end
   if all >= r then
@@ -85,12 +85,12 @@ local function share(k, avail, d, want, most)
   return cap, x * target, fall, x, frac
 end
 
--- s before which asking again is no use.
+-- The time before which asking again is no use.
 local function wait(k, avail, x, filled, goal, rate, target)
   local hold, r, S = 0, s.rate, s.interval
   if avail < 1 then
     local left = r - k.R
-    hold = max((1 - avail) / r, min(left > 1e-9 and (1 - avail) / left or 1e18, S))
+    hold = max((1 - avail) / r, min(left > 1e-15 and (1 - avail) / left or 1e24, S))
   elseif x > 0.5 and filled < goal - 1e-6 and rate >= 0.7 * target then hold = 0.1 * S end
   if goal > 0 and rate < 0.7 * target and hold > 0.1 * S then hold = 0.1 * S end
   return hold

@@ -13,9 +13,10 @@
 -- node renews.
 local BASE, BASE_LEN, SLICE, SLICE_LEN = '<dddddddddddddd', 112, '<ddffffff', 48
 
--- Sums the slices anew. One that was silent for longer than its lifetime is dead: it grows no more; with `bury` what it
--- had reserved counts as spent, and a tombstone keeps that, so that a late report of the same spending is charged once.
--- cut: s of fallback use that its credit grows by.
+-- Sums the slices anew. One that was silent for longer than its lifetime is dead: it grows no more. If it reported last
+-- before `bury`, what it had reserved counts as spent, and a tombstone keeps that, so that a late report of the same
+-- spending is charged once.
+-- cut: the time of fallback use that its credit grows by.
 local function rebuild(s, k, bury, cut)
   local now, life, v, out, j, changed = s.now, s.life, k.v, {}, 0, false
   local P, R, F, D, C, N, es, U, own = 0, 0, 0, 0, 0, 0, 0, 0, 0
@@ -28,7 +29,7 @@ local function rebuild(s, k, bury, cut)
     else
       if quiet > life then
         p, rate, e, quiet, credit, changed = p + rate * life, 0, 0, 0, credit + f * cut, true
-        if bury then
+        if at < bury then
           if p < 0 then p = 0 end
           d, cap, k.T, k.Th = -1, 0, k.T - p, k.Th - p
         end
@@ -52,7 +53,7 @@ local function rebuild(s, k, bury, cut)
   k.P, k.R, k.F, k.D, k.C, k.N, k.es, k.U, k.sw = P, R, F, D, C, N, es, U, now + s.interval
 end
 
--- A value with slices, brought to now. back: s of refill that are held over until a late report is charged.
+-- A value with slices, brought to now. back: time whose refill is held over until a late report is charged.
 local function load(s, k, back)
   local now, burst = s.now, s.burst
   local T, ts, Th, P, R, F, D, C, N, sw, es, U, trec, rc = unpk(BASE, k.v)
@@ -70,10 +71,13 @@ local function load(s, k, back)
   if gone > s.life then
     -- Nobody reported for a lifetime: all slices are dead, and their holders lived on their fallback shares. That use
     -- is kept out of the refill; the sweep waits, so that they can say what they really spent.
-    local cut = s.outage and max(0, min(60, gone - 2 * s.timeout)) or 0
+    local cut = s.outage and max(0, min(60e6, gone - 2 * s.timeout)) or 0
     gain = gain - F * cut
-    rebuild(s, k, false, cut)
-    U, k.trec, k.sw = 0, now, now + s.life
+    -- Those that were dead already when the key was written last have had that chance.
+    k.T, k.Th = T, Th
+    rebuild(s, k, ts - s.life, cut)
+    T, Th = k.T, k.Th
+    U, k.trec, k.sw, k.woke = 0, now, now + s.life, k.N > 0
   else U, k.P, k.trec, k.sw = U + es * gone, P + R * gone, trec, sw end
   T, Th = T + gain, Th + gain
   if T > burst then T = burst end
@@ -84,7 +88,7 @@ end
 
 -- A key from its value, or from none. seed: what a node last saw of it (1e300: nothing).
 local function bring(s, k, value, back, seed)
-  k.own = 0
+  k.own, k.woke = 0, false
   if value and #value ~= 16 then
     local t, at = nil, nil
     if #value >= BASE_LEN and (#value - BASE_LEN) % SLICE_LEN == 0 then t, at = unpk('<dd', value) end
@@ -96,8 +100,7 @@ local function bring(s, k, value, back, seed)
     end
     value, s.bad = nil, s.bad + 1
   end
-  local t = plain(s, value)
-  if value then t = t - s.rate * back end
+  local t = plain(s, value, back)
   if seed < t and (not value or s.now < s.recover) then t = seed end
   k.T, k.Th, k.v, k.sw = t, t, '', s.now + s.interval
   k.P, k.R, k.F, k.D, k.C, k.N, k.es, k.U, k.trec, k.rc = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0

@@ -324,21 +324,21 @@ START_TEST(a_batch_is_laid_out_as_documented)
     EXPECT_TEXT(&c, 3, "weir:{api#7}:a");
     EXPECT_TEXT(&c, 4, "weir:{api#7}:b");
     EXPECT_TEXT(&c, 5, "weir:{api#7}:n");
-    const double numbers[] = {WEIR__WIRE_FORMAT, 64, 3, 1000, 1e9, 500, 50, 0.2, 0.05, 4503599627370495.0};
+    const double numbers[] = {WEIR__WIRE_FORMAT, 64, 3, 1000, 1e9, 500, 50, 200000, 50000, 4503599627370495.0};
     ck_assert_uint_eq(c.len[6], sizeof numbers);
     for (size_t i = 0; i < 10; i++) {
         ck_assert_double_eq(number_at(&c, 6, i), numbers[i]);
     }
     EXPECT_TEXT(&c, 7, "");
     expect_word(&c, 8, batch.node, 16);
-    const double meta[] = {12, 77, 0.001, 3, 1, 2};
+    const double meta[] = {12, 77, 1000, 3, 1, 2};
     ck_assert_uint_eq(c.len[9], sizeof meta);
     for (size_t i = 0; i < 6; i++) {
         ck_assert_double_eq(number_at(&c, 9, i), meta[i]);
     }
     ck_assert_uint_eq(c.len[10], 8);
     ck_assert_double_eq(number_at(&c, 10, 0), 6);
-    const double longs[] = {4, 1, 2, 0.5, -1.5, 10, 20, 30, 7, 0, 8, 0, 0, 0, 0, 0, 0, 0};
+    const double longs[] = {4, 1, 2, 500000, -1.5, 10e-6, 20e-6, 30, 7, 0, 8, 0, 0, 0, 0, 0, 0, 0};
     ck_assert_uint_eq(c.len[11], sizeof longs);
     for (size_t i = 0; i < 18; i++) {
         ck_assert_double_eq(number_at(&c, 11, i), longs[i]);
@@ -394,7 +394,7 @@ START_TEST(strict_and_other_commands)
     ck_assert_int_eq(weir__wire_strict_encode(&out, &batch, sha), 0);
     parse(&c);
     ck_assert_int_eq(c.words, 12);
-    EXPECT_TEXT(&c, 7, "1234.500000");
+    EXPECT_TEXT(&c, 7, "1234500000");
     EXPECT_TEXT(&c, 8, "2");
     const double wire[] = {2, 0, 3, 4, 1, 1, 5, 1};
     ck_assert_uint_eq(c.len[9], sizeof wire);
@@ -531,7 +531,7 @@ static void pack(uint8_t *bytes, const double *values, size_t n)
     }
 }
 
-static const double some_head[HEAD] = {1, 0, 5000.25, 99, 12, 3, 1000, 1e9, 500, 50, 4, 9, 14, 0.25, 64, 1};
+static const double some_head[HEAD] = {1, 0, 5000250000.0, 99, 12, 3, 1000, 1e9, 500, 50, 4, 9, 14, 250000, 64, 1};
 
 static struct weir__wire_wait some_waits[2];
 static struct weir__wire_record some_records[2];
@@ -541,10 +541,10 @@ static struct weir__wire_head head;
 
 /* A long record, then a short one: on the wire the short one comes first. */
 static const double some_reply[HEAD + 2 + 8 + 2] = {
-    1,  0,  5000.25, 99, 12, 3, 1000, 1e9, 500, 50, 4, 9, 14, 0.25, 64, 1, /* head */
-    -7, -8,                                                                /* short: T free */
-    30, 20, 5.5,     6,  7,  8, 0.5,  1,                                   /* long: T free level rate cap F hold rich */
-    2,  3,                                                                 /* waiting: of the short, of the long */
+    1,  0,  5000250000.0, 99,   12, 3,    1000,   1e9, 500, 50, 4, 9, 14, 250000, 64, 1, /* head */
+    -7, -8,                                                                              /* short: T free */
+    30, 20, 5.5,          6e-6, 7,  8e-6, 500000, 1, /* long: T free level rate cap F hold rich */
+    2,  3,                                           /* waiting: of the short, of the long */
 };
 
 static int decode(const double *values, size_t n)
@@ -586,9 +586,9 @@ START_TEST(a_reply_is_understood)
     ck_assert_double_eq(grants[0].total, 30);
     ck_assert_double_eq(grants[0].free, 20);
     ck_assert_double_eq(grants[0].level, 5.5);
-    ck_assert_double_eq(grants[0].rate, 6);
+    ck_assert_double_eq_tol(grants[0].rate, 6, 1e-9);
     ck_assert_double_eq(grants[0].cap, 7);
-    ck_assert_double_eq(grants[0].fallback, 8);
+    ck_assert_double_eq_tol(grants[0].fallback, 8, 1e-9);
     ck_assert_double_eq(grants[0].hold, 0.5);
     ck_assert_int_eq(grants[0].rich, 1);
     ck_assert_uint_eq(some_waits[1].admitted, 2);
@@ -717,7 +717,8 @@ START_TEST(peek_replies)
     struct weir__wire_seen_slice slice;
     double values[HEAD + 10 + 16] = {0};
     uint8_t bytes[sizeof values];
-    const double rest[] = {1, 40, 30, 10, 5, 6, 7, 8, 12.5, 2, 0, 0.1, 10, 5, 9, 6, 7, 0, 0, 0.9, 1, 0, 0, 0, 0, 1};
+    const double rest[] = {1, 40, 30, 10,   5, 6, 7,   8, 12500000, 2, 0, 1e5, 10,
+                           5, 9,  6,  7e-6, 0, 0, 9e5, 1, 0,        0, 0, 0,   1};
     memcpy(values, some_head, sizeof some_head);
     memcpy(values + HEAD, rest, sizeof rest);
     pack(bytes, values, sizeof values / 8);
@@ -729,7 +730,8 @@ START_TEST(peek_replies)
     ck_assert_uint_eq(seen.n_slices, 2);
     ck_assert_mem_eq(slice.node, "nodename", 8);
     ck_assert_double_eq(slice.reserved, 10);
-    ck_assert_double_eq(slice.demand, 7);
+    ck_assert_double_eq_tol(slice.demand, 7, 1e-9);
+    ck_assert_double_eq(slice.age, 0.1);
     ck_assert_int_eq(slice.expired, 0);
     for (size_t len = 0; len < sizeof bytes; len++) {
         ck_assert_int_eq(weir__wire_peek_decode(bytes, len, &head, &seen, &slice, 1), WEIR_E_INVAL);
