@@ -11,6 +11,7 @@
 
 #define PROBE_NS (100 * WEIR__MS)
 #define PAUSE_MAX_NS (5 * WEIR__SECOND)
+#define QUIET_NS (10 * WEIR__SECOND) /* one line for all shards */
 #define LOST_AT_ONCE 3u /* a Redis that loses its state more often than that in a row is asked at leisure */
 
 /* ---- it was applied ---------------------------------------------------------------------------------------------- */
@@ -73,7 +74,6 @@ static void applied(struct weir__reconcile *rec, struct weir__batch *batch, cons
     lane->answered_at = batch->first_mono;
     lane->q0 = head->q0;
     lane->nodes = head->nodes;
-    lane->recover_until = head->recovering > 0 ? mono + (uint64_t)(head->recovering * 1e9) : 0;
     course->news = 1;
     if (batch->tries) /* late: what it granted may have run out already */
         course->walk |= 1;
@@ -108,13 +108,13 @@ static void state_lost(struct weir__reconcile *rec, struct weir__batch *batch, c
 {
     struct weir__node *node = rec->node;
     struct weir__lane *lane = batch->lane;
+    struct weir__course *course = &rec->courses[lane->id];
     uint64_t mono = uv_hrtime();
 
-    if (batch->lost == 0)
-        weir__seam_log(node->w, WEIR_LOG_WARN, "policy %s, shard %u: Redis has lost its state: told again",
+    if (!course->lost_at || mono - course->lost_at > QUIET_NS)
+        weir__seam_log(node->w, WEIR_LOG_WARN, "policy %s: Redis has lost its state and is told again (shard %u first)",
                        lane->policy->is.name, lane->shard);
-    lane->lost_at = mono;
-    lane->recover_until = head->recovering > 0 ? mono + (uint64_t)(head->recovering * 1e9) : 0;
+    lane->lost_at = course->lost_at = mono;
     recall(rec, lane->id);
     batch->lost++;
     if (weir__batch_again(node, batch, head->epoch, head->last, mono, weir__link_sha(node->link, WEIR__WIRE_SYNC)))

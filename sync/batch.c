@@ -81,28 +81,30 @@ static void fill_record(struct weir__wire_record *record, const struct weir__out
                                          .max_cost = out->kept->max_cost};
 }
 
-/* Says hello where Redis need not know this node any more, or where it has to be told what it once knew of a key. */
+/* Was the key's total told before Redis lost its state, and by nobody since? */
+static int remembers(const struct weir__lane *lane, const struct weir__kept *kept)
+{
+    return kept->known && kept->total_at < lane->lost_at;
+}
+
+/* Says hello where Redis need not know this node any more, or where it must be told what it once said of a key. What it
+ * said since holds in any case, and would be charged for twice. */
 static void greet(struct weir__batch *batch, uint64_t mono)
 {
     const struct weir__lane *lane = batch->lane;
-    int hello = lane->epoch == 0 || mono < lane->recover_until ||
-                mono - lane->answered_at > (uint64_t)(WEIR__WIRE_REMEMBER / 2 * 1e9);
+    int hello = lane->epoch == 0 || mono - lane->answered_at > (uint64_t)(WEIR__WIRE_REMEMBER / 2 * 1e9);
 
     for (uint32_t i = 0; i < batch->wire.count; i++) {
         const struct weir__kept *kept = batch->outs[i]->kept;
 
-        if (kept->known && lane->lost_at && kept->total_at < lane->lost_at)
+        batch->records[i].known = remembers(lane, kept);
+        if (batch->records[i].known) {
+            batch->records[i].seed = weir__keys_total(kept, &lane->policy->terms, mono);
             hello = 1;
+        }
     }
     if (hello)
         batch->wire.flags |= WEIR__WIRE_HELLO;
-    for (uint32_t i = 0; i < batch->wire.count; i++) {
-        const struct weir__kept *kept = batch->outs[i]->kept;
-
-        batch->records[i].known = hello && kept->known;
-        if (kept->known)
-            batch->records[i].seed = weir__keys_total(kept, &lane->policy->terms, mono);
-    }
 }
 
 /* The round trip that Redis must allow for: reports wait a little before they leave. */

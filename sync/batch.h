@@ -27,11 +27,10 @@ struct weir__lane {
     struct weir__lane *next;   /* of the ready ones */
     uint8_t ready, presence;   /* presence: a batch without records is wanted */
     uint64_t seq;
-    double epoch;           /* 0: never answered */
-    uint64_t answered_at;   /* when the last batch answered was sent (machine's clock); 0: never */
-    uint64_t lost_at;       /* when Redis was found to have lost its state */
-    uint64_t recover_until; /* it gathers until then */
-    double q0, nodes;       /* of the last answer */
+    double epoch;         /* 0: never answered */
+    uint64_t answered_at; /* when the last batch answered was sent (machine's clock); 0: never */
+    uint64_t lost_at;     /* when Redis was found to have lost its state */
+    double q0, nodes;     /* of the last answer */
 };
 
 struct weir__batch {

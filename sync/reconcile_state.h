@@ -19,6 +19,7 @@ struct weir__course {
     struct weir__lane *lanes; /* one a shard */
     uint64_t due_at;          /* machine's clock: when held slices report again */
     uint64_t used_at;         /* the last report */
+    uint64_t lost_at;         /* when a shard was last found to have lost its state */
     double told_q0, told_rate, told_burst;
     uint8_t walk; /* held slices that are due are being reported; 2: all of them */
     uint8_t news; /* an answer may have changed the overdraft */

@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * How a sync begins and ends: options that are refused, the caller's loop and a thread of its own, flush and close, what
+ * is left behind (nothing), fork.
+ */
+#include <check.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <uv.h>
+
+#include "support/liar.h"
+#include "support/node.h"
+#include "support/redis_server.h"
+
+static struct redis_server *server;
+static struct node a;
+static uv_loop_t loop;
+
+static void open_server(void)
+{
+    server = redis_server_open(NULL);
+}
+
+static void close_server(void)
+{
+    redis_server_close(server);
+}
+
+static struct weir_policy slow_policy(void)
+{
+    return node_policy(100, NODE_DAY, 100);
+}
+
+struct call {
+    int count, status;
+    uint64_t unsent;
+    struct weir *close; /* weir_close it in the callback */
+    pthread_t thread;
+};
+
+static void on_call(void *arg, int status, uint64_t unsent)
+{
+    struct call *call = arg;
+
+    call->count++;
+    call->status = status;
+    call->unsent = unsent;
+    call->thread = pthread_self();
+    if (call->close)
+        weir_close(call->close);
+}
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+static long live_bytes;
+
+static void *count_alloc(void *arg, size_t size)
+{
+    (void)arg;
+    __atomic_add_fetch(&live_bytes, (long)size, __ATOMIC_RELAXED);
+    return malloc(size);
+}
+
+static void count_release(void *arg, void *memory, size_t size)
+{
+    (void)arg;
+    __atomic_sub_fetch(&live_bytes, (long)size, __ATOMIC_RELAXED);
+    free(memory);
+}
+
+struct refused {
+    struct weir_sync_options options;
+    int status;
+};
+
+START_TEST(bad_options_leave_nothing)
+{
+    static char prefix[700];
+    const size_t size = sizeof(struct weir_sync_options);
+    struct refused refused[] = {
+        {{.size = size, .uri = "http://localhost"}, WEIR_E_URI},
+        {{.size = size, .uri = ""}, WEIR_E_URI},
+        {{.size = size, .uri = "redis://localhost:99999"}, WEIR_E_URI},
+        {{.size = size, .uri = "redis://host/x"}, WEIR_E_URI},
+        {{.size = size, .uri = "unix://"}, WEIR_E_URI},
+        {{.size = 0}, WEIR_E_INVAL},
+        {{.size = 8}, WEIR_E_INVAL},
+        {{.size = size, .batch_max = 513}, WEIR_E_RANGE},
+        {{.size = size, .window = 17}, WEIR_E_RANGE},
+        {{.size = size, .jitter_pct = 51}, WEIR_E_RANGE},
+        {{.size = size, .interval_ms = 9}, WEIR_E_RANGE},
+        {{.size = size, .interval_ms = 3600001}, WEIR_E_RANGE},
+        {{.size = size, .timeout_ms = 60001}, WEIR_E_RANGE},
+        {{.size = size, .connect_timeout_ms = 60001}, WEIR_E_RANGE},
+        {{.size = size, .drain_ms = 3600001}, WEIR_E_RANGE},
+        {{.size = size, .shards = 4097}, WEIR_E_RANGE},
+        {{.size = size, .fleet_hint = 1000001}, WEIR_E_RANGE},
+        {{.size = size, .strict_window_us = 1000001}, WEIR_E_RANGE},
+        {{.size = size, .prefix = prefix}, WEIR_E_RANGE},
+        {{.size = size, .uri = "redis://h", .password = NULL, .username = prefix}, WEIR_E_RANGE},
+    };
+    struct weir_options options = WEIR_OPTIONS_INIT;
+    struct weir_sync *sync = (struct weir_sync *)&options;
+    struct weir *w;
+    long before;
+
+    memset(prefix, 'x', sizeof prefix - 1);
+    options.allocator.alloc = count_alloc;
+    options.allocator.release = count_release;
+    ck_assert_int_eq(weir_open(&w, &options), 0);
+    before = live_bytes;
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        int status = weir_sync_start(&sync, w, NULL, &refused[i].options);
+
+        ck_assert_msg(status == refused[i].status, "%zu: %s", i, weir_strerror(status));
+        ck_assert_ptr_null(sync);
+        ck_assert_int_eq(live_bytes, before);
+    }
+    ck_assert_int_eq(weir_sync_start(NULL, w, NULL, NULL), WEIR_E_INVAL);
+    ck_assert_int_eq(weir_sync_start(&sync, NULL, NULL, NULL), WEIR_E_INVAL);
+    ck_assert_int_eq(weir_sync_flush(NULL, NULL, NULL), WEIR_E_INVAL);
+    ck_assert_int_eq(weir_sync_close(NULL, NULL, NULL), WEIR_E_INVAL);
+    weir_close(w);
+    ck_assert_int_eq(live_bytes, 0);
+}
+END_TEST
+
+START_TEST(a_second_sync_is_busy)
+{
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    struct weir_policy policy = slow_policy();
+    struct weir_sync *sync;
+
+    options.uri = redis_server_uri(server);
+    node_open(&a, &policy);
+    node_start(&a, redis_server_uri(server), NULL);
+    ck_assert_int_eq(weir_sync_start(&sync, a.w, NULL, &options), WEIR_E_BUSY);
+    ck_assert_ptr_null(sync);
+    ck_assert_int_eq(uv_loop_init(&loop), 0);
+    ck_assert_int_eq(weir_sync_start(&sync, a.w, &loop, &options), WEIR_E_BUSY);
+    uv_run(&loop, UV_RUN_DEFAULT); /* what it had made there is closed */
+    ck_assert_int_eq(uv_loop_close(&loop), 0);
+    ck_assert_int_eq(node_wait_many(&a, "k", 3), 3);
+    node_close(&a);
+}
+END_TEST
+
+/* ---- a thread of its own ----------------------------------------------------------------------------------------- */
+
+START_TEST(a_thread_of_its_own_ends_with_its_callback)
+{
+    struct weir_options options = WEIR_OPTIONS_INIT;
+    struct weir_sync_options sync_options = WEIR_SYNC_OPTIONS_INIT;
+    struct call call = {0};
+    struct weir_sync *sync;
+    struct weir *w;
+
+    options.allocator.alloc = count_alloc;
+    options.allocator.release = count_release;
+    sync_options.uri = redis_server_uri(server);
+    for (int i = 0; i < 3; i++) {
+        call.count = 0;
+        ck_assert_int_eq(weir_open(&w, &options), 0);
+        ck_assert_int_eq(weir_sync_start(&sync, w, NULL, &sync_options), 0);
+        node_pause(i == 1 ? 0 : 30);
+        ck_assert_int_eq(weir_sync_close(sync, on_call, &call), 0);
+        weir_close(w); /* joins the thread */
+        ck_assert_int_eq(call.count, 1);
+        ck_assert_int_eq(call.status, 0);
+        ck_assert_uint_eq(call.unsent, 0);
+        ck_assert(!pthread_equal(call.thread, pthread_self()));
+        ck_assert_int_eq(live_bytes, 0);
+    }
+}
+END_TEST
+
+static _Atomic int closed_inside;
+
+static void on_close_inside(void *arg, int status, uint64_t unsent)
+{
+    (void)status;
+    (void)unsent;
+    weir_close(arg);
+    atomic_store_explicit(&closed_inside, 1, memory_order_release);
+}
+
+START_TEST(the_limiter_may_be_closed_in_the_callback)
+{
+    struct weir_policy policy = slow_policy();
+
+    node_open(&a, &policy);
+    node_start(&a, redis_server_uri(server), NULL);
+    ck_assert_int_eq(node_wait_many(&a, "k", 3), 3);
+    ck_assert_int_eq(weir_sync_close(a.sync, on_close_inside, a.w), 0);
+    node_until(atomic_load_explicit(&closed_inside, memory_order_acquire));
+    node_pause(20); /* the thread is detached, and ends now */
+}
+END_TEST
+
+START_TEST(a_sync_may_be_started_again)
+{
+    struct weir_policy policy = slow_policy();
+    struct weir_result result;
+
+    node_open(&a, &policy);
+    for (int i = 0; i < 3; i++) {
+        node_start(&a, redis_server_uri(server), NULL);
+        ck_assert_int_eq(node_wait_many(&a, "k", 10), 10);
+        ck_assert_uint_eq(node_end(&a), 0);
+        ck_assert_int_ge(node_take(&a, "other", &result), 0);
+        ck_assert_uint_eq(result.flags & WEIR_DEGRADED, WEIR_DEGRADED);
+    }
+    node_start(&a, redis_server_uri(server), NULL);
+    ck_assert_int_le(node_wait_many(&a, "k", 200), 70 + 10);
+    node_close(&a);
+}
+END_TEST
+
+/* ---- the caller's loop ------------------------------------------------------------------------------------------- */
+
+static void start_on_loop(struct weir_policy *policy, const char *uri)
+{
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+
+    options.uri = uri;
+    node_open(&a, policy);
+    ck_assert_int_eq(uv_loop_init(&loop), 0);
+    ck_assert_int_eq(weir_sync_start(&a.sync, a.w, &loop, &options), 0);
+}
+
+static void turn_for(unsigned ms)
+{
+    uint64_t end = uv_hrtime() + ms * NODE_MS;
+
+    while (uv_hrtime() < end) {
+        uv_run(&loop, UV_RUN_NOWAIT);
+        node_pause(1);
+    }
+}
+
+static void on_beat(uv_timer_t *timer)
+{
+    ++*(long *)timer->data;
+}
+
+static void end_on_loop(struct call *call)
+{
+    ck_assert_int_eq(weir_sync_close(a.sync, on_call, call), 0);
+    ck_assert_int_eq(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    ck_assert_int_eq(call->count, 1);
+    ck_assert(pthread_equal(call->thread, pthread_self()));
+    ck_assert_int_eq(uv_loop_close(&loop), 0);
+    weir_close(a.w);
+}
+
+START_TEST(an_idle_sync_keeps_no_loop_alive)
+{
+    struct weir_policy policy = slow_policy();
+    struct call call = {0};
+
+    start_on_loop(&policy, redis_server_uri(server));
+    ck_assert_int_eq(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    ck_assert_int_eq(uv_loop_alive(&loop), 0);
+    end_on_loop(&call);
+    ck_assert_int_eq(call.status, 0);
+}
+END_TEST
+
+START_TEST(the_callers_loop_serves)
+{
+    struct weir_policy policy = slow_policy();
+    struct call flush = {0}, call = {0};
+    uv_timer_t timer;
+    long beats = 0;
+
+    start_on_loop(&policy, redis_server_uri(server));
+    uv_timer_init(&loop, &timer);
+    timer.data = &beats;
+    uv_timer_start(&timer, on_beat, 1, 1);
+    while (node_stats(&a).syncs < 64)
+        uv_run(&loop, UV_RUN_ONCE);
+    ck_assert_int_eq(node_take(&a, "k", NULL), WEIR_ALLOW);
+    ck_assert_int_eq(weir_sync_flush(a.sync, on_call, &flush), 0);
+    uv_close((uv_handle_t *)&timer, NULL);
+    ck_assert_int_eq(uv_run(&loop, UV_RUN_DEFAULT), 0); /* a flush on its way keeps the loop alive, and no longer */
+    ck_assert_int_eq(flush.count, 1);
+    ck_assert_int_eq(flush.status, 0);
+    ck_assert_uint_eq(flush.unsent, 0);
+    ck_assert_int_gt(beats, 0);
+    end_on_loop(&call);
+    ck_assert_uint_eq(call.unsent, 0);
+}
+END_TEST
+
+struct verdicts {
+    int count, allowed;
+    struct weir_sync *close;
+    struct call *call;
+};
+
+static void on_verdict(void *arg, int status, const struct weir_result *result)
+{
+    struct verdicts *verdicts = arg;
+
+    verdicts->allowed += status == WEIR_ALLOW;
+    ck_assert_int_le(result->remaining, 100);
+    if (verdicts->count++ == 0 && verdicts->close)
+        ck_assert_int_eq(weir_sync_close(verdicts->close, on_call, verdicts->call), 0);
+}
+
+static void ask(struct verdicts *verdicts, const char *key)
+{
+    struct weir_request request = {.policy = a.id, .key = key, .key_len = strlen(key), .cost = 1};
+
+    ck_assert_int_eq(weir_take_async(a.w, &request, on_verdict, verdicts), 0);
+}
+
+START_TEST(verdicts_come_later_in_every_mode)
+{
+    static const enum weir_mode modes[] = {WEIR_LOCAL, WEIR_HYBRID, WEIR_STRICT};
+    struct weir_policy policy = node_policy(5, NODE_DAY, 5);
+    struct verdicts verdicts = {0};
+    struct call call = {0};
+
+    policy.mode = modes[_i];
+    start_on_loop(&policy, redis_server_uri(server));
+    turn_for(100); /* nothing but what the host turns: a sync alone keeps no loop turning */
+    for (int i = 0; i < 8; i++)
+        ask(&verdicts, "k");
+    ck_assert_int_eq(verdicts.count, 0);
+    ck_assert_int_eq(uv_run(&loop, UV_RUN_DEFAULT), 0); /* it ends once all are told */
+    ck_assert_int_eq(verdicts.count, 8);
+    ck_assert_int_eq(verdicts.allowed, 5);
+    end_on_loop(&call);
+}
+END_TEST
+
+START_TEST(a_verdicts_callback_may_close)
+{
+    struct weir_policy policy = slow_policy();
+    struct verdicts verdicts = {0};
+    struct call call = {0};
+
+    policy.mode = WEIR_STRICT;
+    start_on_loop(&policy, redis_server_uri(server));
+    verdicts.close = a.sync;
+    verdicts.call = &call;
+    for (int i = 0; i < 10; i++)
+        ask(&verdicts, "k");
+    ck_assert_int_eq(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    ck_assert_int_eq(call.count, 1);
+    ck_assert_int_eq(verdicts.count, 10);
+    ck_assert_int_eq(uv_loop_close(&loop), 0);
+    weir_close(a.w);
+}
+END_TEST
+
+/* Case E7: Redis answers after a second; the loop beats on. */
+START_TEST(a_slow_redis_holds_no_loop)
+{
+    struct liar *liar = liar_open(&(struct liar_options){.upstream = redis_server_socket(server)});
+    struct liar_rule rule = {.command = "EVALSHA", .act = LIAR_LATE, .ms = 1000};
+    struct weir_policy policy = slow_policy();
+    struct verdicts verdicts = {0};
+    struct call call = {0};
+    struct timespec cpu;
+    double before, worst = 0, now;
+
+    policy.mode = WEIR_STRICT;
+    start_on_loop(&policy, liar_uri(liar));
+    turn_for(100);
+    liar_rule(liar, &rule);
+    for (int i = 0; i < 300; i++) {
+        if (i % 50 == 0)
+            ask(&verdicts, "k");
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+        before = (double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9;
+        uv_run(&loop, UV_RUN_NOWAIT);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+        now = (double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9;
+        worst = now - before > worst ? now - before : worst;
+        node_pause(2);
+    }
+    ck_assert_msg(worst < 0.05, "the loop was held for %.3f s", worst);
+    ck_assert_int_ge(verdicts.count, 5); /* by their deadlines */
+    end_on_loop(&call);
+    ck_assert_int_eq(verdicts.count, 6);
+    liar_close(liar);
+}
+END_TEST
+
+/* ---- flush and close --------------------------------------------------------------------------------------------- */
+
+/* Case E5. */
+START_TEST(close_drains)
+{
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    struct weir_policy policy = slow_policy(), strict = slow_policy();
+    struct weir_result result;
+
+    options.interval_ms = 10000; /* no tick comes to help */
+    node_open(&a, &policy);
+    node_start(&a, redis_server_uri(server), &options);
+    for (int i = 0; i < 7; i++)
+        ck_assert_int_eq(node_wait(&a, "k", 1, NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(node_end(&a), 0);
+    node_close(&a);
+    strict.mode = WEIR_STRICT;
+    node_open(&a, &strict);
+    node_start(&a, redis_server_uri(server), NULL);
+    ck_assert_int_eq(weir_peek(a.w, a.id, "k", 1, 0, &result), WEIR_ALLOW);
+    ck_assert_int_eq(result.remaining, 93);
+    node_close(&a);
+}
+END_TEST
+
+/* The same without Redis: it gives up after drain_ms and says what it could not tell. */
+START_TEST(close_says_what_is_unsent)
+{
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    struct weir_policy policy = slow_policy();
+    struct call flush = {0};
+    uint64_t begin;
+
+    options.drain_ms = 300;
+    redis_server_kill(server);
+    node_open(&a, &policy);
+    node_launch(&a, redis_server_uri(server), &options);
+    for (int i = 0; i < 7; i++)
+        ck_assert_int_eq(node_take(&a, "k", NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(node_flush(&a), 7);
+    ck_assert_int_eq(a.status, WEIR_E_TIMEOUT);
+    ck_assert_int_eq(weir_sync_flush(a.sync, on_call, &flush), 0);
+    begin = uv_hrtime();
+    ck_assert_uint_eq(node_end(&a), 7);
+    ck_assert_uint_ge(uv_hrtime() - begin, 250 * NODE_MS);
+    ck_assert_int_eq(flush.count, 1);
+    ck_assert_int_lt(flush.status, 0);
+    ck_assert_uint_eq(flush.unsent, 7);
+    node_close(&a);
+}
+END_TEST
+
+START_TEST(nobody_is_let_in_after_close)
+{
+    struct weir_policy policy = slow_policy();
+    struct weir_request request = {.key = "k", .key_len = 1, .cost = 1};
+    struct weir_sync *sync;
+
+    node_open(&a, &policy);
+    node_start(&a, redis_server_uri(server), NULL);
+    sync = a.sync;
+    redis_server_pause(server); /* so that it takes a while */
+    ck_assert_int_eq(node_take(&a, "k", NULL), WEIR_ALLOW);
+    ck_assert_int_eq(weir_sync_close(sync, NULL, NULL), 0);
+    ck_assert_int_eq(weir_sync_close(sync, NULL, NULL), WEIR_E_CLOSED);
+    ck_assert_int_eq(weir_sync_flush(sync, NULL, NULL), WEIR_E_CLOSED);
+    ck_assert_int_eq(weir_take_async(a.w, &request, on_verdict, NULL), WEIR_E_CLOSED);
+    redis_server_resume(server);
+    weir_close(a.w);
+}
+END_TEST
+
+/* ---- fork -------------------------------------------------------------------------------------------------------- */
+
+START_TEST(a_child_is_told)
+{
+    struct weir_policy policy = slow_policy();
+    struct weir_request request = {.key = "k", .key_len = 1, .cost = 1};
+    int status;
+    pid_t pid;
+
+    node_open(&a, &policy);
+    node_start(&a, redis_server_uri(server), NULL);
+    ck_assert_int_eq(node_wait(&a, "k", 1, NULL), WEIR_ALLOW);
+    pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        int wrong = weir_take(a.w, a.id, "k", 1, 1, NULL) != WEIR_E_FORKED;
+
+        wrong |= weir_take_wait(a.w, &request, 0, NULL) != WEIR_E_FORKED;
+        wrong |= weir_take_async(a.w, &request, on_verdict, NULL) != WEIR_E_FORKED;
+        wrong |= weir_sync_flush(a.sync, NULL, NULL) != WEIR_E_FORKED;
+        wrong |= weir_sync_close(a.sync, NULL, NULL) != WEIR_E_FORKED;
+        _exit(wrong);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    ck_assert_int_eq(node_wait(&a, "k", 1, NULL), WEIR_ALLOW);
+    node_close(&a);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("life");
+    TCase *start = tcase_create("start"), *callers = tcase_create("the caller's loop"), *end = tcase_create("end");
+
+    tcase_add_checked_fixture(start, open_server, close_server);
+    tcase_add_test(start, bad_options_leave_nothing);
+    tcase_add_test(start, a_second_sync_is_busy);
+    tcase_add_test(start, a_thread_of_its_own_ends_with_its_callback);
+    tcase_add_test(start, the_limiter_may_be_closed_in_the_callback);
+    tcase_add_test(start, a_sync_may_be_started_again);
+    tcase_add_test(start, a_child_is_told);
+    suite_add_tcase(s, start);
+    tcase_add_checked_fixture(callers, open_server, close_server);
+    tcase_add_test(callers, an_idle_sync_keeps_no_loop_alive);
+    tcase_add_test(callers, the_callers_loop_serves);
+    tcase_add_loop_test(callers, verdicts_come_later_in_every_mode, 0, 3);
+    tcase_add_test(callers, a_verdicts_callback_may_close);
+    tcase_add_test(callers, a_slow_redis_holds_no_loop);
+    suite_add_tcase(s, callers);
+    tcase_add_checked_fixture(end, open_server, close_server);
+    tcase_add_test(end, close_drains);
+    tcase_add_test(end, close_says_what_is_unsent);
+    tcase_add_test(end, nobody_is_let_in_after_close);
+    suite_add_tcase(s, end);
+    return s;
+}
+
+int main(void)
+{
+    SRunner *runner = srunner_create(suite());
+    int failed;
+
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

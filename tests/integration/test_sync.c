@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reconciliation through the public API on a real redis-server: one limit for limiters in one process and in several,
+ * each token told exactly once, flush, close, the caller's loop and a thread of its own.
+ */
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <uv.h>
+
+#include "script_client.h"
+#include "support/node.h"
+#include "support/redis_server.h"
+
+static struct redis_server *server;
+static struct node a, b, c;
+
+static void open_server(void)
+{
+    server = redis_server_open(NULL);
+}
+
+static void close_server(void)
+{
+    redis_server_close(server);
+    server = NULL;
+}
+
+/* ---- what Redis holds -------------------------------------------------------------------------------------------- */
+
+/* T of a key of policy "p". */
+static double total_of(const char *key)
+{
+    struct weir__wire_target target = {.prefix = "weir", .policy = "p", .shards = 64};
+    struct weir__wire_seen seen;
+    struct weir__wire_seen_slice slices[16];
+    struct script_client client;
+    struct weir__wire_head head;
+
+    target.shard = weir__wire_shard(key, strlen(key), 64);
+    script_client_open(&client, server);
+    ck_assert_int_eq(script_client_peek(&client, &target, key, 0, &head, &seen, slices, 16), 0);
+    script_client_close(&client);
+    ck_assert_msg(seen.exists, "Redis knows nothing of %s", key);
+    return seen.total;
+}
+
+/* No key of Redis lives for ever. */
+static void check_mortal(void)
+{
+    char keys[64 * 1024], *at = NULL;
+
+    snprintf(keys, sizeof keys, "%s", redis_server_do(server, "KEYS", "*", NULL));
+    for (char *key = strtok_r(keys, "\n", &at); key; key = strtok_r(NULL, "\n", &at))
+        ck_assert_msg(strtoll(redis_server_do(server, "PTTL", key, NULL), NULL, 10) > 0, "%s has no time to live", key);
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* ---- one limit --------------------------------------------------------------------------------------------------- */
+
+/* Takes as fast as `pause_us` allows, for that long; how many were allowed. */
+static long hammer(struct node *node, const char *key, double for_s, unsigned pause_us)
+{
+    double end = seconds() + for_s;
+    long allowed = 0;
+
+    while (seconds() < end) {
+        allowed += node_take(node, key, NULL) == WEIR_ALLOW;
+        if (pause_us)
+            usleep(pause_us);
+    }
+    return allowed;
+}
+
+START_TEST(limiters_in_one_process_share_a_limit)
+{
+    struct weir_policy policy = node_policy(400, NODE_SECOND, 200);
+    struct node *nodes[] = {&a, &b, &c};
+    double begin, took;
+    long allowed = 0;
+
+    for (int i = 0; i < 3; i++) {
+        node_open(nodes[i], &policy);
+        node_start(nodes[i], redis_server_uri(server), NULL);
+    }
+    begin = seconds();
+    while (seconds() < begin + 2)
+        for (int i = 0; i < 3; i++) {
+            allowed += node_take(nodes[i], "shared", NULL) == WEIR_ALLOW;
+            usleep(300);
+        }
+    took = seconds() - begin;
+    for (int i = 0; i < 3; i++)
+        node_close(nodes[i]);
+    /* max_overshoot is 10 %; a token a node for keys that nothing is known of; a round trip on a busy machine */
+    ck_assert_msg(allowed <= 200 + 400 * (took + 0.02) + 20 + 3, "%ld allowed in %.3f s", allowed, took);
+    ck_assert_msg(allowed >= 0.8 * 400 * took, "%ld allowed in %.3f s", allowed, took);
+}
+END_TEST
+
+START_TEST(forked_processes_share_a_limit)
+{
+    struct weir_policy policy = node_policy(400, NODE_SECOND, 200);
+    double begin = seconds(), took;
+    long allowed = 0, one;
+    int pipes[2];
+
+    ck_assert_int_eq(pipe(pipes), 0);
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = fork();
+
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0) {
+            node_open(&a, &policy);
+            node_start(&a, redis_server_uri(server), NULL);
+            one = hammer(&a, "shared", 1.5, 300);
+            node_close(&a);
+            _exit(write(pipes[1], &one, sizeof one) != sizeof one);
+        }
+    }
+    for (int i = 0, status; i < 3; i++) {
+        ck_assert_int_gt(wait(&status), 0);
+        ck_assert_int_eq(status, 0);
+        ck_assert_int_eq(read(pipes[0], &one, sizeof one), sizeof one);
+        allowed += one;
+    }
+    took = seconds() - begin;
+    close(pipes[0]);
+    close(pipes[1]);
+    ck_assert_msg(allowed <= 200 + 400 * (took + 0.02) + 20 + 3, "%ld allowed in %.3f s", allowed, took);
+    ck_assert_msg(allowed >= 0.8 * 400 * 1.5, "%ld allowed", allowed);
+}
+END_TEST
+
+/* Case 39's neighbour: the limit holds over keys as well, none is taken for another. */
+START_TEST(many_keys_at_once)
+{
+    struct weir_policy policy = node_policy(5, NODE_DAY, 5);
+    char key[32];
+    long allowed = 0;
+
+    node_open(&a, &policy);
+    node_open(&b, &policy);
+    node_start(&a, redis_server_uri(server), NULL);
+    node_start(&b, redis_server_uri(server), NULL);
+    for (int i = 0; i < 200; i++) {
+        int got = 0;
+
+        snprintf(key, sizeof key, "key %d", i);
+        for (int n = 0; n < 4; n++)
+            got += node_wait_many(&a, key, 1) + node_wait_many(&b, key, 1);
+        ck_assert_int_le(got, 5);
+        allowed += got;
+    }
+    ck_assert_int_eq(allowed, 1000);
+    node_close(&a);
+    node_close(&b);
+    check_mortal();
+}
+END_TEST
+
+/* ---- exactly once ------------------------------------------------------------------------------------------------ */
+
+START_TEST(a_stopped_redis_loses_no_token)
+{
+    struct weir_policy policy = node_policy(100000, NODE_DAY, 100000);
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    long allowed = 0;
+
+    options.interval_ms = 40;
+    node_open(&a, &policy);
+    node_start(&a, redis_server_uri(server), &options);
+    for (int round = 0; round < 4; round++) {
+        allowed += hammer(&a, "k", 0.1, 100);
+        redis_server_pause(server);
+        allowed += hammer(&a, "k", 0.1, 100);
+        redis_server_resume(server);
+    }
+    allowed += hammer(&a, "k", 0.2, 100);
+    ck_assert_uint_eq(node_end(&a), 0);
+    ck_assert_int_gt(allowed, 1000);
+    /* 100,000 a day: about one token comes back each second */
+    ck_assert_msg(100000 - total_of("k") <= allowed && 100000 - total_of("k") > allowed - 4,
+                  "%ld admitted, %f in Redis", allowed, 100000 - total_of("k"));
+    node_close(&a);
+}
+END_TEST
+
+/* Case 23: what was told is not told again. */
+START_TEST(nothing_is_counted_twice)
+{
+    struct weir_policy policy = node_policy(100, NODE_DAY, 100);
+    struct weir_result result;
+
+    node_open(&a, &policy);
+    node_start(&a, redis_server_uri(server), NULL);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(node_take(&a, "k", NULL), WEIR_ALLOW); /* from memory, the others from wherever */
+        ck_assert_int_eq(node_wait_many(&a, "k", 9), 9);
+        ck_assert_uint_eq(node_flush(&a), 0);
+    }
+    ck_assert_int_eq(node_wait(&a, "k", 1, NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(node_flush(&a), 0);
+    ck_assert_double_eq_tol(total_of("k"), 79, 0.01);
+    ck_assert_int_eq(weir_peek(a.w, a.id, "k", 1, 0, &result), WEIR_ALLOW);
+    ck_assert_int_eq(result.remaining, 79);
+    node_open(&b, &policy);
+    node_start(&b, redis_server_uri(server), NULL);
+    ck_assert_int_eq(node_wait(&b, "k", 1, NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(node_flush(&b), 0);
+    ck_assert_double_eq_tol(total_of("k"), 78, 0.01);
+    node_close(&a);
+    node_close(&b);
+    ck_assert_double_eq_tol(total_of("k"), 78, 0.01);
+}
+END_TEST
+
+START_TEST(denials_are_not_charged)
+{
+    struct weir_policy policy = node_policy(10, NODE_DAY, 10);
+
+    node_open(&a, &policy);
+    node_start(&a, redis_server_uri(server), NULL);
+    ck_assert_int_eq(node_wait_many(&a, "k", 50), 10);
+    ck_assert_uint_eq(node_flush(&a), 0);
+    ck_assert_double_eq_tol(total_of("k"), 0, 0.01);
+    node_close(&a);
+}
+END_TEST
+
+/* Case E10: between two ticks each process may lend, but all of them together no more than max_overshoot and a token
+ * each; what was lent is repaid. */
+START_TEST(what_is_lent_is_bounded)
+{
+    struct weir_policy policy = node_policy(60, NODE_DAY, 60);
+    struct node *nodes[] = {&a, &b, &c};
+    int allowed = 0;
+
+    for (int i = 0; i < 3; i++) {
+        node_open(nodes[i], &policy);
+        node_start(nodes[i], redis_server_uri(server), NULL);
+    }
+    for (int n = 0; n < 100; n++)
+        for (int i = 0; i < 3; i++) {
+            allowed += node_take(nodes[i], "k", NULL) == WEIR_ALLOW;
+            usleep(n < 10 ? 0 : 1000);
+        }
+    for (int i = 0; i < 3; i++)
+        ck_assert_uint_eq(node_flush(nodes[i]), 0);
+    ck_assert_msg(allowed >= 50 && allowed <= 60 + 6 + 3, "%d allowed", allowed);
+    ck_assert_double_eq_tol(total_of("k"), 60 - allowed, 0.1);
+    for (int i = 0; i < 3; i++)
+        node_close(nodes[i]);
+}
+END_TEST
+
+START_TEST(refunds_come_back_once)
+{
+    struct weir_policy policy = node_policy(100, NODE_DAY, 100);
+
+    node_open(&a, &policy);
+    node_start(&a, redis_server_uri(server), NULL);
+    ck_assert_int_eq(node_wait_many(&a, "k", 50), 50);
+    ck_assert_int_eq(weir_give(a.w, a.id, "k", 1, 20), 0);
+    ck_assert_uint_eq(node_flush(&a), 0);
+    ck_assert_double_eq_tol(total_of("k"), 70, 0.1);
+    ck_assert_int_eq(weir_give(a.w, a.id, "k", 1, 1000), 0);
+    ck_assert_uint_eq(node_flush(&a), 0);
+    ck_assert_double_eq_tol(total_of("k"), 100, 0.001);
+    node_close(&a);
+}
+END_TEST
+
+/* Cases 18 and 20: no key without an end, no time to live that rounds to nothing. */
+START_TEST(keys_in_redis_end)
+{
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    struct weir_policy slow = node_policy(1, NODE_SECOND, 60), fast = node_policy(10000, NODE_SECOND, 1);
+    weir_policy_id id;
+
+    options.timeout_ms = 5000; /* an error would be Redis', not a busy machine's */
+    fast.name = "fast";
+    node_open(&a, &slow);
+    ck_assert_int_eq(weir_policy_add(a.w, &fast, &id), 0);
+    node_start(&a, redis_server_uri(server), &options);
+    ck_assert_int_eq(node_wait_many(&a, "k", 30), 30);
+    for (int i = 0; i < 200; i++) {
+        weir_take(a.w, id, "k", 1, 1, NULL);
+        usleep(200);
+    }
+    ck_assert_uint_eq(node_flush(&a), 0);
+    ck_assert_uint_eq(node_stats(&a).sync_errors, 0);
+    node_close(&a);
+    check_mortal();
+}
+END_TEST
+
+/* ---- many dirty keys --------------------------------------------------------------------------------------------- */
+
+struct heart {
+    uv_timer_t timer;
+    double last, worst; /* CPU seconds of the loop's thread between two beats */
+};
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void on_beat(uv_timer_t *timer)
+{
+    struct heart *heart = timer->data;
+    double now = cpu_seconds();
+
+    if (now - heart->last > heart->worst)
+        heart->worst = now - heart->last;
+    heart->last = now;
+}
+
+static void on_set(void *arg, int status, uint64_t unsent)
+{
+    ck_assert_int_eq(status, 0);
+    ck_assert_uint_eq(unsent, 0);
+    ++*(int *)arg;
+}
+
+/* Case E2. What the loop's thread computes between two beats is measured, not what a busy machine makes of it. */
+START_TEST(twenty_thousand_dirty_keys_do_not_hold_the_loop)
+{
+    struct weir_policy policy = node_policy(3, NODE_DAY, 3);
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    struct heart heart = {.last = cpu_seconds()};
+    int flushed = 0, closed = 0;
+    uv_loop_t loop;
+    char key[32];
+
+    options.uri = redis_server_uri(server);
+    options.timeout_ms = 1000;
+    options.drain_ms = 20000;
+    node_open(&a, &policy);
+    ck_assert_int_eq(uv_loop_init(&loop), 0);
+    uv_timer_init(&loop, &heart.timer);
+    heart.timer.data = &heart;
+    uv_timer_start(&heart.timer, on_beat, 0, 1);
+    ck_assert_int_eq(weir_sync_start(&a.sync, a.w, &loop, &options), 0);
+    while (node_stats(&a).syncs < 64)
+        uv_run(&loop, UV_RUN_ONCE);
+    for (int i = 0; i < 20000; i++) {
+        int length = snprintf(key, sizeof key, "user:%d", i);
+
+        ck_assert_int_eq(weir_take(a.w, a.id, key, (size_t)length, 1, NULL), WEIR_ALLOW);
+    }
+    heart.last = cpu_seconds();
+    heart.worst = 0;
+    ck_assert_int_eq(weir_sync_flush(a.sync, on_set, &flushed), 0);
+    while (!flushed)
+        uv_run(&loop, UV_RUN_ONCE);
+    ck_assert_msg(heart.worst < 0.05, "the loop was held for %.3f s", heart.worst);
+    ck_assert_double_eq_tol(total_of("user:0"), 2, 0.01);
+    ck_assert_double_eq_tol(total_of("user:7777"), 2, 0.01);
+    ck_assert_double_eq_tol(total_of("user:19999"), 2, 0.01);
+    uv_close((uv_handle_t *)&heart.timer, NULL);
+    ck_assert_int_eq(weir_sync_close(a.sync, on_set, &closed), 0);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    ck_assert_int_eq(closed, 1);
+    ck_assert_int_eq(uv_loop_close(&loop), 0);
+    weir_close(a.w);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("sync");
+    TCase *limit = tcase_create("one limit"), *once = tcase_create("exactly once");
+
+    tcase_add_checked_fixture(limit, open_server, close_server);
+    tcase_add_test(limit, limiters_in_one_process_share_a_limit);
+    tcase_add_test(limit, forked_processes_share_a_limit);
+    tcase_add_test(limit, many_keys_at_once);
+    suite_add_tcase(s, limit);
+    tcase_add_checked_fixture(once, open_server, close_server);
+    tcase_add_test(once, a_stopped_redis_loses_no_token);
+    tcase_add_test(once, nothing_is_counted_twice);
+    tcase_add_test(once, denials_are_not_charged);
+    tcase_add_test(once, what_is_lent_is_bounded);
+    tcase_add_test(once, refunds_come_back_once);
+    tcase_add_test(once, keys_in_redis_end);
+    tcase_add_test(once, twenty_thousand_dirty_keys_do_not_hold_the_loop);
+    suite_add_tcase(s, once);
+    return s;
+}
+
+int main(void)
+{
+    SRunner *runner = srunner_create(suite());
+    int failed;
+
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
