@@ -42,12 +42,13 @@ static bool is_strict(const struct weir__policy_state *p)
 /* What is true of every verdict, whoever reached it. */
 static int finish(const struct weir__ask *ask, int verdict, struct weir_result *result)
 {
-    result->policy = ask->policy;
-    if (verdict == WEIR_DENY && weir__load_relaxed(&ask->p->shadow)) {
-        result->flags |= WEIR_SHADOW;
-        return WEIR_ALLOW;
+    bool shadowed = verdict == WEIR_DENY && weir__load_relaxed(&ask->p->shadow);
+
+    if (result) {
+        result->policy = ask->policy;
+        result->flags |= shadowed ? WEIR_SHADOW : 0;
     }
-    return verdict;
+    return shadowed ? WEIR_ALLOW : verdict;
 }
 
 /* The numbers that new entries get. */
@@ -68,6 +69,8 @@ static int answer_full(const struct weir__ask *ask, uint64_t now, int64_t cost, 
     int verdict = ask->w->on_full == WEIR_FULL_ADMIT ? WEIR_ALLOW : WEIR_DENY;
 
     atomic_fetch_add_explicit(&ask->w->state->table_full, 1, memory_order_relaxed);
+    if (!result)
+        return verdict;
     memset(result, 0, sizeof *result);
     result->limit = weir__load_relaxed(&ask->p->burst);
     result->flags = WEIR_FULL;
@@ -84,10 +87,12 @@ static int decide(const struct weir__ask *ask, uint64_t now, int64_t cost, int64
     uint64_t x;
 
     for (;; weir__backoff(&turns)) {
-        struct weir__hot *e = weir__table_obtain(w, ask->policy, ask->key, ask->key_len, ask->id, now, &x);
+        struct weir__hot *e = weir__table_find(w, ask->id, &x);
         int verdict;
 
         *charged = 0;
+        if (!e)
+            e = weir__table_obtain(w, ask->policy, ask->key, ask->key_len, ask->id, now, &x);
         if (!e)
             return answer_full(ask, now, cost, result);
         if (is_local(ask->p)) {
@@ -148,25 +153,18 @@ int weir__take_look(const struct weir__ask *ask, uint64_t now, int64_t cost, str
 int weir__take_charge(const struct weir__ask *ask, uint64_t now, int64_t cost, int64_t *charged,
                       struct weir_result *result)
 {
-    struct weir_result own;
-
     *charged = 0;
-    if (cost <= 0)
-        return weir__take_look(ask, now, cost, result);
-    if (!result)
-        result = &own;
     /* No bucket need be made to say never. */
-    if ((uint64_t)cost > weir__load_relaxed(&ask->p->burst))
-        return finish(ask, look(ask, now, cost, result), result);
+    if (cost <= 0 || (uint64_t)cost > weir__load_relaxed(&ask->p->burst))
+        return weir__take_look(ask, now, cost, result);
     return finish(ask, decide(ask, now, cost, charged, result), result);
 }
 
 WEIR__NOINLINE int weir__take_memory(const struct weir__ask *ask, uint64_t now, int64_t cost,
                                      struct weir_result *result)
 {
-    struct weir_result own;
     int64_t charged;
-    int verdict = weir__take_charge(ask, now, cost, &charged, result ? result : &own);
+    int verdict = weir__take_charge(ask, now, cost, &charged, result);
 
     if (cost > 0)
         weir__stats_count(ask->w, ask->policy, verdict);
@@ -274,7 +272,8 @@ WEIR__INLINE int take(struct weir *w, weir_policy_id policy, const void *key, si
     int verdict;
 
     if (WEIR__LIKELY(!result) && WEIR__LIKELY(w) && !check_key(key, key_len) &&
-        WEIR__LIKELY(policy < weir__load_acquire(&w->gate->policies))) {
+        WEIR__LIKELY(policy < weir__load_acquire(&w->gate->policies)) &&
+        WEIR__LIKELY(!weir__load_relaxed(&w->policies[policy].special))) {
         weir__table_id(w, policy, key, key_len, id);
         verdict = take_quickly(w, policy, id, cost, timed, now);
         if (WEIR__LIKELY(verdict != WEIR__REKEYED))

@@ -104,12 +104,13 @@ START_TEST(never_attached_open_and_closed)
     ck_assert_uint_eq(r.flags, WEIR_DEGRADED);
     ck_assert_int_eq(r.remaining, 0);
     ck_assert_uint_eq(r.retry_after_ns, 200 * FAKE_MS);
+    ck_assert_int_eq(fake_take(&fake, id, "a", 1, NULL), WEIR_DENY);
 
     struct weir_stats stats = {.size = sizeof stats};
     ck_assert_int_eq(weir_stats_get(fake.w, &stats), 0);
-    ck_assert_uint_eq(stats.degraded, 301); /* not the cost that no bucket could hold */
+    ck_assert_uint_eq(stats.degraded, 302); /* not the cost that no bucket could hold */
     ck_assert_uint_eq(stats.allowed, 300);
-    ck_assert_uint_eq(stats.denied, 2);
+    ck_assert_uint_eq(stats.denied, 3);
 }
 END_TEST
 
