@@ -41,7 +41,7 @@ struct ask {
 
 /* ---- numbers in force -------------------------------------------------------------------------------------------- */
 
-void weir__hybrid_view(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now, struct weir__view *view)
+WEIR__INLINE void view_of(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now, struct weir__view *view)
 {
     const struct weir__slice *slice = &w->slice[weir__slot_of(w, e)];
     const struct weir__params *params;
@@ -70,6 +70,11 @@ void weir__hybrid_view(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t
     level = (int64_t)(view->refill - x - (view->f & WEIR__UNITS));
     view->over = level > (int64_t)view->cap;
     view->level = view->over ? (int64_t)view->cap : level;
+}
+
+void weir__hybrid_view(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now, struct weir__view *view)
+{
+    view_of(w, e, x, now, view);
 }
 
 /* Nothing has changed since the view was taken: x is reread after its acquire loads. */
@@ -194,14 +199,12 @@ static void fill_level(const struct ask *a, int64_t level, int64_t full, uint64_
 }
 
 /* v: as it is after the decision. */
-static void fill(const struct ask *a, const struct weir__view *v, uint32_t flags, uint64_t retry)
+static WEIR__NOINLINE void fill_result(const struct ask *a, const struct weir__view *v, uint32_t flags, uint64_t retry)
 {
     int64_t burst, own = 0, level;
     enum weir__told told = WEIR__NEVER_TOLD;
     uint64_t at;
 
-    if (!a->result)
-        return;
     burst = level = weir__hybrid_burst(a->policy, v->k);
     if (a->e && v->regime != WEIR__LOCAL) {
         own = weir__hybrid_unreported(a->w, weir__slot_of(a->w, a->e), v->x);
@@ -219,9 +222,15 @@ static void fill(const struct ask *a, const struct weir__view *v, uint32_t flags
     a->result->flags = flags;
 }
 
+WEIR__INLINE void fill(const struct ask *a, const struct weir__view *v, uint32_t flags, uint64_t retry)
+{
+    if (a->result)
+        fill_result(a, v, flags, retry);
+}
+
 /* ---- side effects ------------------------------------------------------------------------------------------------ */
 
-static void hurry(const struct ask *a)
+static WEIR__NOINLINE void hurry(const struct ask *a)
 {
     const struct weir__hooks *hooks;
 
@@ -275,7 +284,7 @@ static void count_denied(const struct ask *a)
 /* ---- verdicts ---------------------------------------------------------------------------------------------------- */
 
 /* Takes the cost from what the view shows, which is enough. v is then as it is afterwards. */
-static int charge(struct ask *a, struct weir__view *v, int64_t cost)
+WEIR__INLINE int charge(struct ask *a, struct weir__view *v, int64_t cost)
 {
     uint64_t x = v->x, f = v->f, new_x = x + (uint64_t)cost;
 
@@ -301,7 +310,7 @@ static int charge(struct ask *a, struct weir__view *v, int64_t cost)
     return WEIR_ALLOW;
 }
 
-static int deny_never(struct ask *a, const struct weir__view *v, uint32_t flags)
+static WEIR__NOINLINE int deny_never(struct ask *a, const struct weir__view *v, uint32_t flags)
 {
     if (!unchanged(a, v))
         return AGAIN;
@@ -310,7 +319,8 @@ static int deny_never(struct ask *a, const struct weir__view *v, uint32_t flags)
 }
 
 /* Not enough in hand, in spite of the overdraft q. */
-static int deny_slice(struct ask *a, const struct weir__view *v, int64_t cost, int64_t q, uint64_t hold, uint32_t flags)
+static WEIR__NOINLINE int deny_slice(struct ask *a, const struct weir__view *v, int64_t cost, int64_t q, uint64_t hold,
+                                     uint32_t flags)
 {
     uint64_t held = hold > a->now ? hold - a->now : 0;
     uint64_t wait;
@@ -331,7 +341,7 @@ static int deny_slice(struct ask *a, const struct weir__view *v, int64_t cost, i
     return WEIR_DENY;
 }
 
-static int decide_slice(struct ask *a, struct weir__view *v)
+WEIR__INLINE int decide_slice(struct ask *a, struct weir__view *v)
 {
     int64_t cost = cost_units(a, v->k), q = overdraft(a, v->k), low = INT64_MIN;
     uint32_t flags = v->regime == WEIR__BARE ? WEIR_UNKNOWN : 0;
@@ -449,7 +459,7 @@ static int decide_share(struct ask *a, struct weir__view *v)
     return verdict;
 }
 
-static int decide_outage(struct ask *a, struct weir__view *v)
+static WEIR__NOINLINE int decide_outage(struct ask *a, struct weir__view *v)
 {
     int on_outage = weir__load_relaxed(&a->policy->on_outage);
     int verdict;
@@ -498,7 +508,7 @@ static int decide(struct ask *a, uint64_t x, const uint64_t id[2])
             return WEIR__REKEYED;
         a->now = now > touched ? now : touched;
         a->behind = a->now - now;
-        weir__hybrid_view(a->w, a->e, x, a->now, &v);
+        view_of(a->w, a->e, x, a->now, &v);
         if (WEIR__UNLIKELY(a->how != LOOK &&
                            (v.regime == WEIR__LOCAL || !weir__load_relaxed(&a->policy->fresh_until)) &&
                            weir__hybrid_unsettled(a->w, a->e))) {
