@@ -13,6 +13,7 @@
 #define WEIR_LIB_CLOCK_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -76,8 +77,8 @@ WEIR__INLINE uint64_t weir__clock_counter(void)
 #endif
 }
 
-/* weir__clock_now where it needn't do more than read the counter; 0: it must. */
-WEIR__INLINE uint64_t weir__clock_glance(const struct weir__clock *clock)
+/* weir__clock_now where it needn't do more than read the counter; false: it must. */
+WEIR__INLINE bool weir__clock_glance(const struct weir__clock *clock, uint64_t *now)
 {
     uint32_t seq = weir__load_acquire(&clock->seq);
     const struct weir__anchor *anchor = &clock->anchor[seq & 1];
@@ -87,8 +88,9 @@ WEIR__INLINE uint64_t weir__clock_glance(const struct weir__clock *clock)
     uint64_t gone = weir__clock_counter() - weir__load_acquire(&anchor->base);
 
     if (WEIR__UNLIKELY(gone >= span) || WEIR__UNLIKELY(weir__load_relaxed(&clock->seq) != seq))
-        return 0;
-    return ns + (gone * mult >> 32);
+        return false;
+    *now = ns + (gone * mult >> 32);
+    return true;
 }
 
 /* Now. Never back in a thread; between threads to within the time of a re-anchoring. Threads: any. */

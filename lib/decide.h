@@ -62,15 +62,15 @@ WEIR__INLINE void weir__decide_read(const struct weir__policy_state *p, struct w
 WEIR__INLINE int weir__decide_quick(const struct weir__policy_state *p, struct weir__hot *e, uint64_t x, uint64_t now,
                                     int64_t cost)
 {
-    uint64_t f = weir__load_acquire(&e->f), touched, cap, units;
+    uint64_t f = weir__load_acquire(&e->f), cap, units;
     const struct weir__params *params = &p->slot[f & WEIR__SLOT];
     int64_t level = (int64_t)(weir__bucket_refill(now, weir__load_acquire(&params->mult)) - x - (f & WEIR__UNITS));
     unsigned k = weir__load_acquire(&e->k);
 
     cap = weir__load_acquire(&params->cap);
-    touched = weir__load_acquire(&e->touched);
     if (WEIR__UNLIKELY(level > (int64_t)cap) ||
-        WEIR__UNLIKELY((uint64_t)cost - 1 >= weir__load_acquire(&params->most)) || WEIR__UNLIKELY(now < touched) ||
+        WEIR__UNLIKELY((uint64_t)cost - 1 >= weir__load_acquire(&params->most)) ||
+        WEIR__UNLIKELY(now < weir__load_acquire(&e->touched)) ||
         WEIR__UNLIKELY(weir__load_acquire(&e->regime) != WEIR__LOCAL) || WEIR__UNLIKELY(x & WEIR__LOCK) ||
         WEIR__UNLIKELY(weir__load_acquire(&e->leased) != 0))
         return WEIR__REKEYED;
@@ -80,7 +80,7 @@ WEIR__INLINE int weir__decide_quick(const struct weir__policy_state *p, struct w
     if (WEIR__UNLIKELY(
             !atomic_compare_exchange_strong_explicit(&e->x, &x, x + units, memory_order_acq_rel, memory_order_relaxed)))
         return WEIR__REKEYED;
-    if (now != touched)
+    if (now != weir__load_relaxed(&e->touched))
         weir__store_relaxed(&e->touched, now);
     return WEIR_ALLOW;
 }

@@ -173,11 +173,19 @@ WEIR__INLINE int take_quickly(struct weir_key *key, int64_t cost, uint64_t now, 
 }
 
 /* A clock that has been wiped by fork, like one that isn't the counter, has nothing to glance at. */
-static WEIR__NOINLINE int take_now(struct weir_key *key, int64_t cost)
+WEIR__INLINE int take_now(struct weir_key *key, int64_t cost)
 {
-    uint64_t now = weir__clock_glance(&key->gate->clock);
+    uint64_t now;
 
-    return WEIR__LIKELY(now) ? take_quickly(key, cost, now, 0) : take_silently(key, cost, 0);
+    return WEIR__LIKELY(weir__clock_glance(&key->gate->clock, &now)) ? take_quickly(key, cost, now, 0)
+                                                                     : take_silently(key, cost, 0);
+}
+
+static WEIR__NOINLINE int take_at(struct weir_key *key, int64_t cost, uint64_t now)
+{
+    if (WEIR__UNLIKELY(!weir__load_relaxed(&key->gate->alive)))
+        return WEIR_E_FORKED;
+    return take_quickly(key, cost, now, now);
 }
 
 /* The lease is used up. */
@@ -207,7 +215,7 @@ static WEIR__NOINLINE int take_leased(struct weir_key *key, struct weir__leases 
         if (lease->chunk != 0 || lease->held != 0)
             return take_and_lease(key, lease, cost, now);
     }
-    return now ? take_quickly(key, cost, now, now) : take_now(key, cost);
+    return now ? take_at(key, cost, now) : take_now(key, cost);
 }
 
 int weir_key_take(struct weir_key *key, int64_t cost, uint64_t now_ns, struct weir_result *result)
@@ -219,11 +227,7 @@ int weir_key_take(struct weir_key *key, int64_t cost, uint64_t now_ns, struct we
     leases = weir__load_acquire(&key->leases);
     if (WEIR__UNLIKELY(leases != NULL))
         return take_leased(key, leases, cost, now_ns);
-    if (!now_ns)
-        return take_now(key, cost);
-    if (WEIR__UNLIKELY(!weir__load_relaxed(&key->gate->alive)))
-        return WEIR_E_FORKED;
-    return take_quickly(key, cost, now_ns, now_ns);
+    return now_ns ? take_at(key, cost, now_ns) : take_now(key, cost);
 }
 
 void weir_key_close(struct weir_key *key)

@@ -251,11 +251,8 @@ WEIR__INLINE int take_quickly(struct weir *w, weir_policy_id policy, const uint6
     if (WEIR__UNLIKELY(!e) || WEIR__UNLIKELY(stripe >= w->private_counts))
         return WEIR__REKEYED;
     __builtin_prefetch(e, 0, 3);
-    if (!timed) {
-        now = weir__clock_glance(&w->gate->clock);
-        if (WEIR__UNLIKELY(!now))
-            return WEIR__REKEYED;
-    }
+    if (!timed && WEIR__UNLIKELY(!weir__clock_glance(&w->gate->clock, &now)))
+        return WEIR__REKEYED;
     x = weir__load_acquire(&e->x);
     if (WEIR__UNLIKELY(!weir__table_is(e, id)))
         return WEIR__REKEYED;
