@@ -60,8 +60,8 @@ int weir__hybrid_give(struct weir *w, struct weir__hot *e, uint64_t x, const uin
 void weir__hybrid_claim(struct weir *w, uint32_t slot, weir_policy_id policy, uint64_t x, uint64_t now);
 
 /* Does dropping it lose nothing? No slice, no debt, no hold, nothing unreported. The caller has looked at pin, dirty
- * and urgent. x without the lock bit. Without holding the lock bit: a hint. Not for WEIR__LOCAL entries: those may go when
- * they are full. */
+ * and urgent. x without the lock bit. Without holding the lock bit: a hint. Not for WEIR__LOCAL entries: those may go
+ * when they are full. */
 int weir__hybrid_evictable(struct weir *w, uint32_t slot, uint64_t x, uint64_t now);
 
 /* weir_policy_set changed the policy's numbers, k or mode (slot[current] holds the new ones; the slot of a WEIR__LOCAL
