@@ -322,7 +322,7 @@ static void check_key(struct fleet *f, int k)
     ck_assert_double_eq_tol(seen.rates, rates, slack);
     ck_assert_double_eq_tol(seen.caps, caps, slack);
     ck_assert_double_eq_tol(seen.fallbacks, fallbacks, slack);
-    ck_assert_double_eq_tol(seen.demands, demands, slack + 1e-9 * demands);
+    ck_assert_double_eq_tol(seen.demands, demands, slack + 1e-6 * demands);
     ck_assert_double_ge(seen.reserved, reserved - slack); /* the dead grow on in the sum until they are swept */
     ck_assert_double_le(rates, f->terms.rate + slack);
     ck_assert_double_le(fallbacks, f->terms.rate + slack);
