@@ -137,8 +137,8 @@ void weir__slice_grant(const struct weir__slice_terms *terms, const struct weir_
     out->level_delta = answer->level - ask->level - slower * smaller(flight, terms->timeout);
     out->rate = answer->rate;
     out->cap = answer->cap;
-    /* What is not wanted goes now, while Redis still holds it reserved; the next report tells. A fraction that will never
-     * be a whole token is of no use either. */
+    /* What is not wanted goes now, while Redis still holds it reserved; the next report tells. A fraction that will
+     * never be a whole token is of no use either. */
     double keep = larger(ask->want, 0);
     if (answer->level > keep) {
         out->level_delta -= answer->level - keep;

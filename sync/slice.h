@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The node's arithmetic of slices: how much demand a key has, what to ask for, and what Redis' answer does to the bucket
- * in memory. Pure: time is a parameter, nothing is stored but in the caller's structs; it must not know the wire, sockets
- * or the table.
+ * The node's arithmetic of slices: how much demand a key has, what to ask for, and what Redis' answer does to the
+ * bucket in memory. Pure: time is a parameter, nothing is stored but in the caller's structs; it must not know the
+ * wire, sockets or the table.
  *
  * Threads: none is assumed; every object belongs to its caller.
  */
@@ -25,7 +25,8 @@ struct weir__slice_terms {
 void weir__slice_terms_set(struct weir__slice_terms *terms, uint64_t limit, uint64_t per_ns, uint64_t burst,
                            uint64_t overshoot, double interval, double timeout);
 
-/* The overdraft before Redis has spoken, floor(3 E / 4 N); N: the most live nodes that any shard named. 0 for nodes 0. */
+/* The overdraft before Redis has spoken, floor(3 E / 4 N); N: the most live nodes that any shard named. 0 for nodes
+ * 0. */
 double weir__slice_q0(const struct weir__slice_terms *terms, double nodes);
 
 /* The share of a key that Redis never granted one, by the fleet's size (>= 1). */
@@ -36,7 +37,8 @@ uint64_t weir__slice_until(const struct weir__slice_terms *terms, uint64_t sent_
 
 /* ---- demand ------------------------------------------------------------------------------------------------------ */
 
-/* Attempts a second, admitted and denied: an EWMA of 0.5 s that jumps where a window is 3 sigma off. Zeroed: none yet. */
+/* Attempts a second, admitted and denied: an EWMA of 0.5 s that jumps where a window is 3 sigma off. Zeroed: none
+ * yet. */
 struct weir__demand {
     double rate;     /* of the windows that are closed */
     double attempts; /* in the open window */
@@ -58,8 +60,8 @@ int weir__demand_idle(const struct weir__demand *demand, double now, double inte
 /* A round trip's estimate: jumps up, comes down slowly. */
 double weir__slice_rtt(double old, double measured);
 
-/* The level wanted: d S / 2 + 2 sqrt(d S) + 2 d rtt, at least 1, at most half of the burst; 0 where d S < 1. Never under
- * max_cost where a slice is wanted at all and the burst allows it. */
+/* The level wanted: d S / 2 + 2 sqrt(d S) + 2 d rtt, at least 1, at most half of the burst; 0 where d S < 1. Never
+ * under max_cost where a slice is wanted at all and the burst allows it. */
 double weir__slice_want(const struct weir__slice_terms *terms, double demand, double rtt, double max_cost);
 
 /* What was told to Redis of a key: kept until its reply. */
@@ -74,15 +76,15 @@ struct weir__slice_answer {
     int rich;
 };
 
-/* What the answer does to the bucket. The level moves by (answer.level - ask.level) - (ask.rate - answer.rate)+ x flight,
- * and what is more than wanted is dropped now, to be returned by the next report. flight is bounded by the timeout: after
- * it the caller had put the rate to 0. now_ns: when the reply came; rtt: the estimate after it. Where nothing is held
- * afterwards (rate and cap 0) out->until is 0. */
+/* What the answer does to the bucket. The level moves by (answer.level - ask.level) - (ask.rate - answer.rate)+ x
+ * flight, and what is more than wanted is dropped now, to be returned by the next report. flight is bounded by the
+ * timeout: after it the caller had put the rate to 0. now_ns: when the reply came; rtt: the estimate after it. Where
+ * nothing is held afterwards (rate and cap 0) out->until is 0. */
 void weir__slice_grant(const struct weir__slice_terms *terms, const struct weir__slice_ask *ask,
                        const struct weir__slice_answer *answer, uint64_t now_ns, double rtt, struct weir__grant *out);
 
-/* For a Redis that forgot its state (weir__wire_record.seed): what this node last saw of a key, aged by the refill since,
- * but for the outage: what was refilled then, fallback shares used. age, outage: s. */
+/* For a Redis that forgot its state (weir__wire_record.seed): what this node last saw of a key, aged by the refill
+ * since, but for the outage: what was refilled then, fallback shares used. age, outage: s. */
 double weir__slice_seed(const struct weir__slice_terms *terms, double total, double age, double outage);
 
 /* The part of fallback_spent which that covers: to be told neither in spent nor in fallback_spent. */

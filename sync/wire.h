@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The wire format: batches to Redis commands, replies to grants. Pure: no I/O, no clock, no policy. It owns the names of
- * the keys in Redis, the shard function, the text of the scripts and the layout of what travels (docs/protocol.md); it
- * must not know sockets, loops or the table.
+ * The wire format: batches to Redis commands, replies to grants. Pure: no I/O, no clock, no policy. It owns the names
+ * of the keys in Redis, the shard function, the text of the scripts and the layout of what travels (docs/protocol.md);
+ * it must not know sockets, loops or the table.
  *
- * A command is encoded once and kept: a repeat sends the same bytes. A reply is one bulk string of packed doubles. Here
- * times are seconds and rates tokens a second; on the wire they are microseconds, as Redis' clock is, so that they are
- * exact. Tokens are doubles that hold whole numbers up to 2^53.
+ * A command is encoded once and kept: a repeat sends the same bytes. A reply is one bulk string of packed doubles.
+ * Here times are seconds and rates tokens a second; on the wire they are microseconds, as Redis' clock is, so that
+ * they are exact. Tokens are doubles that hold whole numbers up to 2^53.
  *
  * Threads: none is assumed; every object belongs to its caller.
  */
@@ -189,9 +189,9 @@ struct weir__wire_grant {
     int rich;        /* non-zero: more would have been there (the low mark may ask early) */
 };
 
-/* Takes the reply to `batch`, which must be unchanged since it was encoded: grants[i] and the waits of records[i]. With a
- * status other than APPLIED and REPEAT only head is filled. 0, or WEIR_E_INVAL for anything that is no such reply (then
- * neither grants nor waits are worth anything, and nothing may be assumed of the batch). */
+/* Takes the reply to `batch`, which must be unchanged since it was encoded: grants[i] and the waits of records[i].
+ * With a status other than APPLIED and REPEAT only head is filled. 0, or WEIR_E_INVAL for anything that is no such
+ * reply (then neither grants nor waits are worth anything, and nothing may be assumed of the batch). */
 int weir__wire_sync_decode(const struct weir__wire_batch *batch, const void *reply, size_t len,
                            struct weir__wire_head *head, struct weir__wire_grant *grants);
 

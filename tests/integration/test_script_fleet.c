@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Whole fleets in virtual time, against an independent model of the bucket: the bound of max_overshoot and exact totals,
- * over random spending, lost replies, repeats, crashes, stalls, outages and a Redis that forgets.
+ * Whole fleets in virtual time, against an independent model of the bucket: the bound of max_overshoot and exact
+ * totals, over random spending, lost replies, repeats, crashes, stalls, outages and a Redis that forgets.
  */
 #include <check.h>
 #include <math.h>
@@ -52,8 +52,8 @@ static struct fleet_options plain(int seed)
                                   .max_cost = 1};
 }
 
-/* The most that a perfect bucket may ever be overdrawn: what may be lent; the rate for a round trip and, where answers are
- * lost or nodes stop, for a timeout; one token a node where plain takes are let in unasked. */
+/* The most that a perfect bucket may ever be overdrawn: what may be lent; the rate for a round trip and, where
+ * answers are lost or nodes stop, for a timeout; one token a node where plain takes are let in unasked. */
 static double bound(const struct fleet_options *o)
 {
     double rate = (double)o->limit * 1e9 / (double)o->per_ns;
@@ -184,7 +184,8 @@ START_TEST(nodes_die_and_stop)
     o.crash = o.stall = 0.03;
     o.waits = 0.2;
     run(&o, &result);
-    /* What the dead had in hand is counted as spent: Redis may hold more against them than they admitted, never less. */
+    /* What the dead had in hand is counted as spent: Redis may hold more against them than they admitted, never
+     * less. */
     ck_assert_double_gt(used(&result), 0.6);
 }
 END_TEST
@@ -211,8 +212,8 @@ START_TEST(redis_forgets_everything)
 }
 END_TEST
 
-/* Three seconds without Redis, each node on its last share; then as if nothing had been: nobody starves. With and without
- * a Redis that comes back empty. */
+/* Three seconds without Redis, each node on its last share; then as if nothing had been: nobody starves. With and
+ * without a Redis that comes back empty. */
 START_TEST(an_outage_on_local_shares)
 {
     struct fleet_options o = plain(_i);

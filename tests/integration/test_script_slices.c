@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Slices in the reconcile script: what is granted and reserved, expires, waits, is given back, and what an outage leaves.
+ * Slices in the reconcile script: what is granted and reserved, expires, waits, is given back, and what an outage
+ * leaves.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 
 #include "script_node.h"
 
-/* ---- slices ------------------------------------------------------------------------------------------------------- */
+/* ---- slices ------------------------------------------------------------------------------------------------------ */
 
 /* What is reserved is nobody else's; a slice that fell silent counts as spent, and its late report is charged once. */
 START_TEST(an_expired_slice_is_charged_once)
@@ -131,7 +132,7 @@ START_TEST(waiting_requests_get_what_is_proven_free)
 }
 END_TEST
 
-/* ---- outages ------------------------------------------------------------------------------------------------------ */
+/* ---- outages ----------------------------------------------------------------------------------------------------- */
 
 static void report_outage(struct node *node, const char *key, int64_t spent, int64_t fallback)
 {
@@ -148,8 +149,8 @@ static void report_outage(struct node *node, const char *key, int64_t spent, int
     ck_assert_int_eq(node->head.status, WEIR__WIRE_APPLIED);
 }
 
-/* Five seconds without Redis: what the fallback shares admitted was paid by the refill of that time, whether a node tells
- * it in one report or its first report tells nothing of it. */
+/* Five seconds without Redis: what the fallback shares admitted was paid by the refill of that time, whether a node
+ * tells it in one report or its first report tells nothing of it. */
 START_TEST(an_outage_is_paid_by_its_refill)
 {
     set_rate(100, SECOND, 100, 0);

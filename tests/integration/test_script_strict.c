@@ -48,11 +48,12 @@ static void dump(char out[65536])
                                        "o = o .. k .. redis.sha1hex(table.concat(f)) .. "
                                        "(redis.call('PTTL', k) < 0 and 'immortal' or '') end return o",
                                        "0", NULL);
-    ck_assert_uint_lt(strlen(text), 65536);
-    strcpy(out, text);
+    size_t len = strlen(text);
+    ck_assert_uint_lt(len, 65536);
+    memcpy(out, text, len + 1);
 }
 
-/* ---- takes -------------------------------------------------------------------------------------------------------- */
+/* ---- takes ------------------------------------------------------------------------------------------------------- */
 
 START_TEST(exactly_the_bucket)
 {
@@ -257,7 +258,7 @@ START_TEST(other_formats_and_types_are_refused)
 }
 END_TEST
 
-/* ---- on one state with hybrid nodes ------------------------------------------------------------------------------- */
+/* ---- on one state with hybrid nodes ------------------------------------------------------------------------------ */
 
 /* What a node holds is not given away; what is given here is missing there. */
 START_TEST(slices_are_respected)
@@ -330,7 +331,7 @@ START_TEST(nothing_is_taken_while_state_is_gathered)
 }
 END_TEST
 
-/* ---- all or none -------------------------------------------------------------------------------------------------- */
+/* ---- all or none ------------------------------------------------------------------------------------------------- */
 
 static struct weir__wire_member member_of(const char *policy, uint32_t shard, const char *key, int64_t cost)
 {
@@ -436,7 +437,7 @@ START_TEST(a_mismatch_among_all_charges_nobody)
 }
 END_TEST
 
-/* ---- forget and peek ---------------------------------------------------------------------------------------------- */
+/* ---- forget and peek --------------------------------------------------------------------------------------------- */
 
 START_TEST(a_forgotten_key_is_full)
 {
@@ -493,7 +494,7 @@ START_TEST(a_peek_sees_everything_and_changes_nothing)
 }
 END_TEST
 
-/* ---- real time ---------------------------------------------------------------------------------------------------- */
+/* ---- real time --------------------------------------------------------------------------------------------------- */
 
 /* With the server's own clock: a retry told is a retry that passes, and a script's own time never runs backwards. */
 START_TEST(the_servers_own_clock)

@@ -13,7 +13,7 @@
 
 static const char sha[] = "0123456789abcdef0123456789abcdef01234567";
 
-/* ---- memory that fails when told ---------------------------------------------------------------------------------- */
+/* ---- memory that fails when told --------------------------------------------------------------------------------- */
 
 static long allocations_left;
 static size_t bytes_out;
@@ -51,7 +51,7 @@ static void teardown(void)
     ck_assert_uint_eq(bytes_out, 0);
 }
 
-/* ---- a reader of commands, independent of the encoder ------------------------------------------------------------- */
+/* ---- a reader of commands, independent of the encoder ------------------------------------------------------------ */
 
 enum { WORDS = 80 };
 
@@ -125,7 +125,7 @@ static struct weir__wire_numbers some_numbers(void)
                                        .timeout = 0.05};
 }
 
-/* ---- where keys live ---------------------------------------------------------------------------------------------- */
+/* ---- where keys live --------------------------------------------------------------------------------------------- */
 
 START_TEST(slots_are_those_of_redis_cluster)
 {
@@ -240,7 +240,8 @@ START_TEST(shards_never_move)
 }
 END_TEST
 
-/* 20,000 similar keys over 64 shards: chi-squared with 63 degrees of freedom stays under its 1e-6 quantile (about 131). */
+/* 20,000 similar keys over 64 shards: chi-squared with 63 degrees of freedom stays under its 1e-6 quantile (about
+ * 131). */
 START_TEST(shards_are_even)
 {
     double hits[64] = {0}, chi = 0, expected = 20000.0 / 64;
@@ -274,36 +275,52 @@ START_TEST(generations_have_four_lengths)
 }
 END_TEST
 
-/* ---- commands ----------------------------------------------------------------------------------------------------- */
+/* ---- commands ---------------------------------------------------------------------------------------------------- */
+
+/* The word is these doubles and nothing else. */
+static void expect_doubles(const struct command *command, int word, const double *values, size_t n)
+{
+    ck_assert_int_lt(word, command->words);
+    ck_assert_uint_eq(command->len[word], n * 8);
+    for (size_t i = 0; i < n; i++) {
+        ck_assert_double_eq(number_at(command, word, i), values[i]);
+    }
+}
+
+#define EXPECT_DOUBLES(command, word, ...)                                                                             \
+    expect_doubles(command, word, (const double[]){__VA_ARGS__}, sizeof((double[]){__VA_ARGS__}) / sizeof(double))
+
+static struct weir__wire_wait full_waits[] = {{.cost = 5, .count = 2}, {.cost = 1, .count = 9}};
+
+/* A long record, a short one, and one that is long for what it gives back: the short one travels first. */
+static struct weir__wire_record full_records[] = {
+    {.key = "hot",
+     .key_len = 3,
+     .spent = 4,
+     .refunded = 1,
+     .fallback_spent = 2,
+     .age = 0.5,
+     .slice = 1,
+     .level = -1.5,
+     .rate = 10,
+     .demand = 20,
+     .want = 30,
+     .max_cost = 7,
+     .waits = &full_waits[0],
+     .n_waits = 1},
+    {.key = "a\0b",
+     .key_len = 3,
+     .spent = 6,
+     .level = 99,
+     .known = 1,
+     .seed = 12,
+     .waits = &full_waits[1],
+     .n_waits = 1},
+    {.key = "r", .key_len = 1, .refunded = 8, .level = 99},
+};
 
 START_TEST(a_batch_is_laid_out_as_documented)
 {
-    struct weir__wire_wait waits[] = {{.cost = 5, .count = 2}, {.cost = 1, .count = 9}};
-    struct weir__wire_record records[] = {
-        {.key = "hot",
-         .key_len = 3,
-         .spent = 4,
-         .refunded = 1,
-         .fallback_spent = 2,
-         .age = 0.5,
-         .slice = 1,
-         .level = -1.5,
-         .rate = 10,
-         .demand = 20,
-         .want = 30,
-         .max_cost = 7,
-         .waits = &waits[0],
-         .n_waits = 1},
-        {.key = "a\0b",
-         .key_len = 3,
-         .spent = 6,
-         .level = 99,
-         .known = 1,
-         .seed = 12,
-         .waits = &waits[1],
-         .n_waits = 1},
-        {.key = "r", .key_len = 1, .refunded = 8, .level = 99},
-    };
     struct weir__wire_batch batch = {.target = some_target(),
                                      .numbers = some_numbers(),
                                      .node = "0123456789abcde",
@@ -312,7 +329,7 @@ START_TEST(a_batch_is_laid_out_as_documented)
                                      .epoch = 77,
                                      .rtt = 0.001,
                                      .flags = WEIR__WIRE_HELLO | WEIR__WIRE_OUTAGE_LOCAL,
-                                     .records = records,
+                                     .records = full_records,
                                      .count = 3};
     struct command c;
     ck_assert_int_eq(weir__wire_sync_encode(&out, &batch, sha), 0);
@@ -324,35 +341,14 @@ START_TEST(a_batch_is_laid_out_as_documented)
     EXPECT_TEXT(&c, 3, "weir:{api#7}:a");
     EXPECT_TEXT(&c, 4, "weir:{api#7}:b");
     EXPECT_TEXT(&c, 5, "weir:{api#7}:n");
-    const double numbers[] = {WEIR__WIRE_FORMAT, 64, 3, 1000, 1e9, 500, 50, 200000, 50000, 4503599627370495.0};
-    ck_assert_uint_eq(c.len[6], sizeof numbers);
-    for (size_t i = 0; i < 10; i++) {
-        ck_assert_double_eq(number_at(&c, 6, i), numbers[i]);
-    }
+    EXPECT_DOUBLES(&c, 6, WEIR__WIRE_FORMAT, 64, 3, 1000, 1e9, 500, 50, 200000, 50000, 4503599627370495.0);
     EXPECT_TEXT(&c, 7, "");
     expect_word(&c, 8, batch.node, 16);
-    const double meta[] = {12, 77, 1000, 3, 1, 2};
-    ck_assert_uint_eq(c.len[9], sizeof meta);
-    for (size_t i = 0; i < 6; i++) {
-        ck_assert_double_eq(number_at(&c, 9, i), meta[i]);
-    }
-    ck_assert_uint_eq(c.len[10], 8);
-    ck_assert_double_eq(number_at(&c, 10, 0), 6);
-    const double longs[] = {4, 1, 2, 500000, -1.5, 10e-6, 20e-6, 30, 7, 0, 8, 0, 0, 0, 0, 0, 0, 0};
-    ck_assert_uint_eq(c.len[11], sizeof longs);
-    for (size_t i = 0; i < 18; i++) {
-        ck_assert_double_eq(number_at(&c, 11, i), longs[i]);
-    }
-    const double seeds[] = {12, 1e300, 1e300};
-    ck_assert_uint_eq(c.len[12], sizeof seeds);
-    for (size_t i = 0; i < 3; i++) {
-        ck_assert_double_eq(number_at(&c, 12, i), seeds[i]);
-    }
-    const double wait[] = {1, 1, 9, 2, 5, 2};
-    ck_assert_uint_eq(c.len[13], sizeof wait);
-    for (size_t i = 0; i < 6; i++) {
-        ck_assert_double_eq(number_at(&c, 13, i), wait[i]);
-    }
+    EXPECT_DOUBLES(&c, 9, 12, 77, 1000, 3, 1, 2);
+    EXPECT_DOUBLES(&c, 10, 6);
+    EXPECT_DOUBLES(&c, 11, 4, 1, 2, 500000, -1.5, 10e-6, 20e-6, 30, 7, 0, 8, 0, 0, 0, 0, 0, 0, 0);
+    EXPECT_DOUBLES(&c, 12, 12, 1e300, 1e300);
+    EXPECT_DOUBLES(&c, 13, 1, 1, 9, 2, 5, 2);
     EXPECT_TEXT(&c, 14, "ka\0b");
     EXPECT_TEXT(&c, 15, "khot");
     EXPECT_TEXT(&c, 16, "kr");
@@ -396,11 +392,7 @@ START_TEST(strict_and_other_commands)
     ck_assert_int_eq(c.words, 12);
     EXPECT_TEXT(&c, 7, "1234500000");
     EXPECT_TEXT(&c, 8, "2");
-    const double wire[] = {2, 0, 3, 4, 1, 1, 5, 1};
-    ck_assert_uint_eq(c.len[9], sizeof wire);
-    for (size_t i = 0; i < 8; i++) {
-        ck_assert_double_eq(number_at(&c, 9, i), wire[i]);
-    }
+    EXPECT_DOUBLES(&c, 9, 2, 0, 3, 4, 1, 1, 5, 1);
     EXPECT_TEXT(&c, 10, "kx");
     EXPECT_TEXT(&c, 11, "kyy");
 
@@ -437,11 +429,7 @@ START_TEST(all_names_each_shard_once)
     EXPECT_TEXT(&c, 3, "weir:{g}api#7:a");
     EXPECT_TEXT(&c, 6, "weir:{g}other#7:a");
     EXPECT_TEXT(&c, 9, "weir:{g}api#8:a");
-    const double wire[] = {1, 1, 2, 2, 1, 3, 3, 4};
-    ck_assert_uint_eq(c.len[14], sizeof wire);
-    for (size_t i = 0; i < 8; i++) {
-        ck_assert_double_eq(number_at(&c, 14, i), wire[i]);
-    }
+    EXPECT_DOUBLES(&c, 14, 1, 1, 2, 2, 1, 3, 3, 4);
 }
 END_TEST
 
@@ -516,7 +504,7 @@ START_TEST(scripts_can_be_loaded)
 }
 END_TEST
 
-/* ---- replies ------------------------------------------------------------------------------------------------------ */
+/* ---- replies ----------------------------------------------------------------------------------------------------- */
 
 enum { HEAD = 16 };
 
