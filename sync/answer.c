@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What becomes of a batch: its grants are put in force, or it goes again as it is until it is answered. A batch is given
- * up by nobody but weir__reconcile_stop: until then each of its tokens is told to Redis exactly once.
+ * What becomes of a batch: its grants are put in force, or it goes again as it is until it is answered. A batch is
+ * given up by nobody but weir__reconcile_stop: until then each of its tokens is told to Redis exactly once.
  */
 #include "sync/reconcile_state.h"
 
@@ -147,8 +147,8 @@ static void pause_slices(struct weir__reconcile *rec, struct weir__batch *batch)
             weir__seam_pause(rec->node->w, batch->outs[i]->kept->slot, now);
 }
 
-/* In doubt or refused: the same bytes go again. At once where nothing came back, for a repeat is harmless; an error reply
- * would be the same again. */
+/* In doubt or refused: the same bytes go again. At once where nothing came back, for a repeat is harmless; an error
+ * reply would be the same again. */
 static void failed(struct weir__reconcile *rec, struct weir__batch *batch, enum weir__link_kind kind, int replied)
 {
     uint64_t pause = PROBE_NS << (batch->tries < 6 ? batch->tries : 6), mono = uv_hrtime();
@@ -172,7 +172,7 @@ void weir__answer_batch(void *arg, enum weir__link_kind kind, const struct redis
     struct weir__wire_head head;
 
     batch->flying = 0;
-    rec->flying--;
+    rec->flying -= batch->weight;
     if (rec->stopped) {
         weir__batch_free(rec->node, batch);
         return;

@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-#define LONG_WEIGHT 4u /* a record with a slice costs Redis as much as so many without */
+#define LONG_WEIGHT 4u  /* a record with a slice costs Redis as much as so many without */
+#define EMPTY_WEIGHT 4u /* and so does a script by itself */
 
 void weir__lane_queue(struct weir__lane *lane, struct weir__out *out)
 {
@@ -33,16 +34,20 @@ struct weir__out *weir__lane_unqueue(struct weir__lane *lane)
 }
 
 /* How many of the queued reports one batch carries. */
-static uint32_t count_fitting(const struct weir__node *node, const struct weir__lane *lane)
+static uint32_t count_fitting(const struct weir__node *node, const struct weir__lane *lane, uint32_t *weight)
 {
-    uint32_t weight = 0, count = 0;
+    uint32_t count = 0;
 
+    *weight = 0;
     for (const struct weir__out *out = lane->first; out && count < WEIR__WIRE_RECORDS; out = out->next) {
-        weight += out->slice ? LONG_WEIGHT : 1;
-        if (count && weight > node->batch_max)
+        uint32_t more = out->slice ? LONG_WEIGHT : 1;
+
+        if (count && *weight + more > node->batch_max)
             break;
+        *weight += more;
         count++;
     }
+    *weight += EMPTY_WEIGHT;
     return count;
 }
 
@@ -121,12 +126,13 @@ static double round_trip(const struct weir__node *node, const struct weir__batch
 struct weir__batch *weir__batch_build(struct weir__node *node, struct weir__lane *lane, uint64_t mono, uint64_t now,
                                       const char *sha)
 {
-    uint32_t count = count_fitting(node, lane);
+    uint32_t weight, count = count_fitting(node, lane, &weight);
     struct weir__batch *batch = make(node, lane, count);
     struct weir__out *out = lane->first;
 
     if (!batch)
         return NULL;
+    batch->weight = weight;
     for (uint32_t i = 0; i < count; i++, out = out->next) {
         batch->outs[i] = out;
         fill_record(&batch->records[i], out);

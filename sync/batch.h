@@ -43,6 +43,7 @@ struct weir__batch {
     struct weir__wire_grant *grants;
     struct weir__out **outs;
     size_t size;
+    uint32_t weight;      /* what it costs Redis, in records without a slice */
     uint64_t first_now;   /* limiter's clock at the first sending; 0: never sent */
     uint64_t first_mono;  /* the machine's then */
     uint64_t sent_at;     /* the machine's at the latest one */
@@ -57,13 +58,13 @@ void weir__lane_queue(struct weir__lane *lane, struct weir__out *out);
 /* What is queued is taken off; NULL: nothing is. */
 struct weir__out *weir__lane_unqueue(struct weir__lane *lane);
 
-/* A batch of what is queued, as much as fits, encoded under the lane's next number. It is the lane's. NULL: no memory; all
- * stays queued. */
+/* A batch of what is queued, as much as fits, encoded under the lane's next number. It is the lane's. NULL: no memory;
+ * all stays queued. */
 struct weir__batch *weir__batch_build(struct weir__node *node, struct weir__lane *lane, uint64_t mono, uint64_t now,
                                       const char *sha);
 
-/* The same reports under a new number, for a Redis that does not know this node: as HELLO, with what was last seen of each
- * key. last: the highest number that it knows. 0 or WEIR_E_NOMEM: then it is as it was. */
+/* The same reports under a new number, for a Redis that does not know this node: as HELLO, with what was last seen of
+ * each key. last: the highest number that it knows. 0 or WEIR_E_NOMEM: then it is as it was. */
 int weir__batch_again(struct weir__node *node, struct weir__batch *batch, double epoch, double last, uint64_t mono,
                       const char *sha);
 

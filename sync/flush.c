@@ -2,9 +2,10 @@
 /*
  * Who waits until Redis knows everything: flushes, and the drain before the end. It must not know what a report says.
  *
- * One cycle serves all that wait when it begins. It takes reports of all that is dirty and waits for them and for those
- * that were out before; then once more, for the keys that were in those and could not be reported twice at a time. So all
- * that was spent before the cycle is in the first sweep's reports, in those before it, or in the second's.
+ * One cycle serves all that wait when it begins. It takes reports of all that is dirty and waits for them and for
+ * those that were out before; then once more, for the keys that were in those and could not be reported twice at a
+ * time. So all that was spent before the cycle is in the first sweep's reports, in those before it, or in the
+ * second's.
  */
 #include "sync/reconcile_state.h"
 

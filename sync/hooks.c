@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What libweir calls on the caller's thread: it asks the loop's thread and waits, or doesn't. It must not know how Redis is
- * asked.
+ * What libweir calls on the caller's thread: it asks the loop's thread and waits, or doesn't. It must not know how
+ * Redis is asked.
  */
 #include "sync/sync.h"
 
@@ -238,8 +238,8 @@ static int ask_together(struct weir_sync *sync, struct weir_request *requests, s
     return all.verdict;
 }
 
-/* One by one, but sent together; what was given is given back when another one denies. A crash in between leaves a charge
- * (counted in Redis as any other). */
+/* One by one, but sent together; what was given is given back when another one denies. A crash in between leaves a
+ * charge (counted in Redis as any other). */
 static int ask_apart(struct weir_sync *sync, struct weir_request *requests, size_t n, struct weir_result *result)
 {
     int error = ask(sync, WEIR__QUERY_TAKE, requests, n, 0), verdict = WEIR_ALLOW;

@@ -156,8 +156,8 @@ static void unlink_kept(struct weir__keys *keys, struct weir__kept *kept)
     kept->list = WEIR__LIST_NONE;
 }
 
-/* Where a key that holds a slice belongs: the list is in the order of the last reports. Mostly at its end; what an outage
- * held up, at its front. */
+/* Where a key that holds a slice belongs: the list is in the order of the last reports. Mostly at its end; what an
+ * outage held up, at its front. */
 static struct weir__kept *last_before(const struct weir__ring *ring, const struct weir__kept *kept)
 {
     struct weir__kept *before = ring->last;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One question to Redis, from the thread that asks to the loop's thread and back. Owns its memory and the rendezvous of
- * those that wait; knows nothing of scripts or batches.
+ * One question to Redis, from the thread that asks to the loop's thread and back. Owns its memory and the rendezvous
+ * of those that wait; knows nothing of scripts or batches.
  *
- * A query belongs to the loop's thread from weir__queue_push until weir__query_answer, which ends it: it calls back, or
- * hands it to the thread that waits, or, where that has left, just frees it. Whoever waits leaves at its deadline, come what
- * may: a loop that its owner blocks can't hold others up.
+ * A query belongs to the loop's thread from weir__queue_push until weir__query_answer, which ends it: it calls back,
+ * or hands it to the thread that waits, or, where that has left, just frees it. Whoever waits leaves at its deadline,
+ * come what may: a loop that its owner blocks can't hold others up.
  *
  * Who writes and who reads:
  *   wait->left, abandoned, query->answered   under wait->lock
@@ -72,8 +72,8 @@ void weir__wait_add(struct weir__wait *wait, struct weir__query *query);
 /* The last one could not be pushed: nobody will answer it. */
 void weir__wait_withdraw(struct weir__wait *wait);
 
-/* Waits until all are answered, or until the deadline. Then calls `each` for every query in the order in which they were
- * added, NULL for one that was not answered, and frees everything that is not the loop's any more. */
+/* Waits until all are answered, or until the deadline. Then calls `each` for every query in the order in which they
+ * were added, NULL for one that was not answered, and frees everything that is not the loop's any more. */
 void weir__wait_for(struct weir__node *node, struct weir__wait *wait, uint64_t deadline,
                     void (*each)(void *ctx, size_t i, const struct weir__query *query), void *ctx);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What any thread hands to the loop's thread: a lock-free list of items, taken off as a whole, in the order in which they
- * came. Owns no memory and wakes nobody: it says who must.
+ * What any thread hands to the loop's thread: a lock-free list of items, taken off as a whole, in the order in which
+ * they came. Owns no memory and wakes nobody: it says who must.
  *
  * Who writes and who reads:
  *   head         pushers add by CAS (release); the loop's thread takes all by exchange (acquire)
@@ -12,8 +12,8 @@
 
 #include <stdatomic.h>
 
-/* A full fence between pushing and waking, and between being woken and taking: uv_async_send may return on a relaxed read
- * that finds a wake-up pending, and what was pushed must then be seen by the callback that is about to run
+/* A full fence between pushing and waking, and between being woken and taking: uv_async_send may return on a relaxed
+ * read that finds a wake-up pending, and what was pushed must then be seen by the callback that is about to run
  * (docs/memory-model.md, W). ThreadSanitizer knows no fences; a read-modify-write does the same there. */
 #if defined(__SANITIZE_THREAD__)
 #define WEIR__QUEUE_TSAN 1
@@ -49,8 +49,8 @@ void weir__queue_init(struct weir__queue *queue, int open);
 /* Lets items in. */
 void weir__queue_open(struct weir__queue *queue);
 
-/* 1: added to an empty queue: the loop must be woken, and nobody else will. 0: added; whoever made it non-empty wakes the
- * loop. -1: shut, not added. Threads: any. */
+/* 1: added to an empty queue: the loop must be woken, and nobody else will. 0: added; whoever made it non-empty wakes
+ * the loop. -1: shut, not added. Threads: any. */
 int weir__queue_push(struct weir__queue *queue, struct weir__item *item);
 
 /* All that is in it, the oldest first; NULL: nothing. Threads: the loop's. */

@@ -30,13 +30,13 @@ static struct weir__course *course_of(struct weir__reconcile *rec, weir_policy_i
 {
     struct weir__node *node = rec->node;
 
-    if (id >= rec->course_room) {
+    if (!rec->courses || id >= rec->course_room) {
         uint32_t room = (id / 16 + 1) * 16;
         struct weir__course *more = weir__node_alloc(node, room * sizeof *more);
 
         if (!more)
             return NULL;
-        if (rec->course_count)
+        if (rec->courses)
             memcpy(more, rec->courses, rec->course_count * sizeof *more);
         weir__node_free(node, rec->courses, rec->course_room * sizeof *more);
         rec->courses = more;
@@ -250,8 +250,8 @@ void weir__reconcile_busy(struct weir__reconcile *rec)
 
 /* ---- what every answer changes ----------------------------------------------------------------------------------- */
 
-/* q0 holds while every shard's promise does; the share of an unknown key follows the fleet's size. A strict policy has no
- * q0, for it lends nothing. */
+/* q0 holds while every shard's promise does; the share of an unknown key follows the fleet's size. A strict policy has
+ * no q0, for it lends nothing. */
 static void tell_overdraft(struct weir__reconcile *rec, uint32_t id, uint64_t mono)
 {
     struct weir__course *course = &rec->courses[id];
@@ -429,7 +429,13 @@ static void send_batch(struct weir__reconcile *rec, struct weir__batch *batch, u
     }
     batch->sent_at = mono;
     batch->flying = 1;
-    rec->flying++;
+    rec->flying += batch->weight;
+}
+
+/* Full batches fill the window; small ones share it, so that many shards go at once. */
+static int has_room(const struct weir__reconcile *rec)
+{
+    return rec->flying < rec->node->window * rec->node->batch_max;
 }
 
 static void resend_parked(struct weir__reconcile *rec, uint64_t mono, uint64_t now)
@@ -439,7 +445,7 @@ static void resend_parked(struct weir__reconcile *rec, uint64_t mono, uint64_t n
     rec->parked = NULL;
     while ((batch = list)) {
         list = batch->next;
-        if (batch->retry_at > mono || rec->flying >= rec->node->window)
+        if (batch->retry_at > mono || !has_room(rec))
             weir__reconcile_park(rec, batch, batch->retry_at);
         else
             send_batch(rec, batch, mono, now);
@@ -464,7 +470,7 @@ void weir__reconcile_pump(struct weir__reconcile *rec)
             weir__reconcile_busy(rec);
     }
     resend_parked(rec, mono, now);
-    while (rec->flying < node->window && (lane = next_ready(rec))) {
+    while (has_room(rec) && (lane = next_ready(rec))) {
         struct weir__batch *batch = lane->batch ? NULL : weir__batch_build(node, lane, mono, now, sha);
 
         if (!batch) {

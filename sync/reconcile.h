@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reconciliation: what hybrid policies spend is reported to Redis exactly once, and what it grants is put in force. Owns
- * the timer, the lanes and their batches; must not know sockets (link), the state in Redis (wire) or how the sync is
- * started and ended (sync).
+ * Reconciliation: what hybrid policies spend is reported to Redis exactly once, and what it grants is put in force.
+ * Owns the timer, the lanes and their batches; must not know sockets (link), the state in Redis (wire) or how the sync
+ * is started and ended (sync).
  *
  *   due keys, dirty keys --> queued in their lane --> batch on its way --> answered: grants applied
  *                                 |                     |      ^
@@ -38,14 +38,14 @@ void weir__reconcile_policies(struct weir__reconcile *rec);
 /* Commands are accepted, or no longer. */
 void weir__reconcile_link(struct weir__reconcile *rec, int up);
 
-/* Redis answered something else, sent at `now` (limiter's clock): what is in force without slices is good for longer. */
+/* Redis answered something else, sent at `now` (limiter's clock): what has no slice is good for longer. */
 void weir__reconcile_alive(struct weir__reconcile *rec, uint64_t now);
 
 /* Sends what can be sent: from the loop's prepare phase. */
 void weir__reconcile_pump(struct weir__reconcile *rec);
 
-/* Calls back when all that was spent before is acknowledged, or after drain_ms. It is the caller's memory, and the caller's
- * again in the callback. */
+/* Calls back when all that was spent before is acknowledged, or after drain_ms. It is the caller's memory, and the
+ * caller's again in the callback. */
 struct weir__flush {
     struct weir__flush *next;
     weir_sync_cb cb;
@@ -60,8 +60,9 @@ int weir__reconcile_is_idle(struct weir__reconcile *rec);
 /* From now on slices are given back, not renewed; calls back as soon as nothing is left to report, at most once. */
 void weir__reconcile_drain(struct weir__reconcile *rec, void (*cb)(void *arg), void *arg);
 
-/* Stops: what was never sent is unreported again, what is in doubt is written off. Flushes are called back. Returns whole
- * tokens that Redis was not told of, or may not have been. The batches on their way must still be called back by the link. */
+/* Stops: what was never sent is unreported again, what is in doubt is written off. Flushes are called back. Returns
+ * whole tokens that Redis was not told of, or may not have been. The batches on their way must still be called back by
+ * the link. */
 uint64_t weir__reconcile_stop(struct weir__reconcile *rec);
 
 /* After weir__reconcile_stop and when the link is closed: closes the handles, frees all, then calls back. */

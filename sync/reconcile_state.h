@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The inside of reconciliation, shared by reconcile.c (what is due, what is sent), answer.c (what Redis said) and flush.c
- * (who waits for it). Nobody else includes this.
+ * The inside of reconciliation, shared by reconcile.c (what is due, what is sent), answer.c (what Redis said) and
+ * flush.c (who waits for it). Nobody else includes this.
  */
 #ifndef WEIR_SYNC_RECONCILE_STATE_H
 #define WEIR_SYNC_RECONCILE_STATE_H
@@ -43,7 +43,7 @@ struct weir__reconcile {
     uint32_t course_count, course_room;
     struct weir__lane *ready, *last_ready;
     struct weir__batch *parked;
-    uint32_t flying;
+    uint32_t flying;               /* the weight of the batches on their way */
     struct weir__slice_terms base; /* of what has no slice */
     uint64_t tick_ns;
     uint64_t collect_at;  /* machine's clock */

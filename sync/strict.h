@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Decisions that Redis makes: strict policies, and what weir_take_async and weir_take_wait can't answer from memory. Owns
- * lanes of queries, their merging into scripts, the deadlines and the circuit; must not know sockets (link), the state in
- * Redis (wire) or who asks (query).
+ * Decisions that Redis makes: strict policies, and what weir_take_async and weir_take_wait can't answer from memory.
+ * Owns lanes of queries, their merging into scripts, the deadlines and the circuit; must not know sockets (link), the
+ * state in Redis (wire) or who asks (query).
  *
- * At most once: what may have been executed is never sent again. A query that gets no answer in time is answered by the
- * policy's outage verdict.
+ * At most once: what may have been executed is never sent again. A query that gets no answer in time is answered by
+ * the policy's outage verdict.
  *
- * The circuit: shut while the connection is down, or after several batches in a row had no good answer; then nobody waits,
- * and now and then one query is let through to see. It is read by any thread, written by the loop's.
+ * The circuit: shut while the connection is down, or after several batches in a row had no good answer; then nobody
+ * waits, and now and then one query is let through to see. It is read by any thread, written by the loop's.
  *
  * Threads: the loop's, unless said otherwise. Only weir__strict_pump sends.
  */
@@ -20,7 +20,7 @@
 
 struct weir__strict;
 
-/* alive: called whenever Redis has answered; now: the limiter's clock when that was sent. WEIR_E_NOMEM: *out is NULL. */
+/* alive: called whenever Redis has answered; now: the limiter's clock when that was sent. WEIR_E_NOMEM: *out NULL. */
 int weir__strict_open(struct weir__strict **out, struct weir__node *node, void (*alive)(void *arg, uint64_t now),
                       void *arg);
 void weir__strict_start(struct weir__strict *strict);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * From Redis' answers to verdicts: what was admitted is dealt in the order in which it was asked for. It must not know how
- * batches are made.
+ * From Redis' answers to verdicts: what was admitted is dealt in the order in which it was asked for. It must not know
+ * how batches are made.
  */
 #include "sync/strict_state.h"
 

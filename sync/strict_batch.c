@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Merging: equal costs of one key that follow each other become one entry (cost, count), the entries of a shard one script.
- * The order of a key's queries is kept; that between keys has no meaning. It must not know what the answers mean.
+ * Merging: equal costs of one key that follow each other become one entry (cost, count), the entries of a shard one
+ * script. The order of a key's queries is kept; that between keys has no meaning. It must not know what the answers
+ * mean.
  */
 #include "sync/strict_state.h"
 

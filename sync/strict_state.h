@@ -72,8 +72,8 @@ void weir__strict_score(struct weir__strict *strict, int good);
 
 /* ---- strict_batch.c ---------------------------------------------------------------------------------------------- */
 
-/* What is at the head of the lane, encoded; the queries are the batch's. NULL: nothing is left to send there, or no memory
- * (then what could not be sent is answered). */
+/* What is at the head of the lane, encoded; the queries are the batch's. NULL: nothing is left to send there, or no
+ * memory (then what could not be sent is answered). */
 struct weir__strict_batch *weir__strict_build(struct weir__strict *strict, struct weir__strict_lane *lane);
 void weir__strict_batch_free(struct weir__strict *strict, struct weir__strict_batch *batch);
 

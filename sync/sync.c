@@ -449,8 +449,8 @@ static void on_link_undone(void *arg)
     uv_close((uv_handle_t *)&sync->async, on_undone);
 }
 
-/* All that may fail, in order; the limiter learns of the sync last. Handles that a caller's loop knows by then are closed
- * and freed when it next runs. */
+/* All that may fail, in order; the limiter learns of the sync last. Handles that a caller's loop knows by then are
+ * closed and freed when it next runs. */
 static int open_parts(struct weir_sync *sync, const struct weir_sync_options *o, const struct weir__uri *uri,
                       struct uv_loop_s *loop)
 {

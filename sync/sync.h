@@ -3,7 +3,7 @@
  * The inside of a sync, shared by sync.c (its life) and hooks.c (what libweir calls). Nobody else includes this.
  *
  *   start: thread (waits) --> handles --> link --> attach --> open to queries --> thread goes
- *   close: drain --> queue shut --> queries answered --> reports given back --> detach --> link closed --> handles closed
+ *   close: drain --> queue shut --> queries answered --> reports given back --> detach --> link, handles closed
  */
 #ifndef WEIR_SYNC_SYNC_H
 #define WEIR_SYNC_SYNC_H

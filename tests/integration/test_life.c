@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How a sync begins and ends: options that are refused, the caller's loop and a thread of its own, flush and close, what
- * is left behind (nothing), fork.
+ * How a sync begins and ends: options that are refused, the caller's loop and a thread of its own, flush and close,
+ * what is left behind (nothing), fork.
  */
 #include <check.h>
 #include <pthread.h>
