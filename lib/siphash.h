@@ -62,25 +62,31 @@ WEIR__INLINE void weir__siphash_round(uint64_t v[4])
     v[2] = weir__siphash_rotate(v[2], 32);
 }
 
+WEIR__INLINE void weir__siphash_word(uint64_t v[4], uint64_t word)
+{
+    v[3] ^= word;
+    weir__siphash_round(v);
+    v[0] ^= word;
+}
+
 /* The hash of n bytes under the key k0, k1. */
 WEIR__INLINE void weir__siphash_128(const void *data, size_t n, uint64_t k0, uint64_t k1, uint64_t out[2])
 {
     const unsigned char *p = data;
     uint64_t v[4] = {k0 ^ UINT64_C(0x736f6d6570736575), k1 ^ UINT64_C(0x646f72616e646f6d) ^ 0xee,
                      k0 ^ UINT64_C(0x6c7967656e657261), k1 ^ UINT64_C(0x7465646279746573)};
-    uint64_t word;
+    uint64_t last = (uint64_t)n << 56;
     size_t left;
 
-    for (left = n; left >= 8; left -= 8, p += 8) {
-        word = weir__siphash_load64(p);
-        v[3] ^= word;
-        weir__siphash_round(v);
-        v[0] ^= word;
+    if (WEIR__LIKELY(n == 16)) { /* an IPv6 address, a UUID: a tenth of a take is saved by not counting */
+        weir__siphash_word(v, weir__siphash_load64(p));
+        weir__siphash_word(v, weir__siphash_load64(p + 8));
+    } else {
+        for (left = n; left >= 8; left -= 8, p += 8)
+            weir__siphash_word(v, weir__siphash_load64(p));
+        last |= weir__siphash_tail(p, left, n - left);
     }
-    word = (uint64_t)n << 56 | weir__siphash_tail(p, left, n - left);
-    v[3] ^= word;
-    weir__siphash_round(v);
-    v[0] ^= word;
+    weir__siphash_word(v, last);
 
     v[2] ^= 0xee;
     weir__siphash_round(v);
