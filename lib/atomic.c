@@ -33,7 +33,8 @@ bool weir__cas16(_Atomic uint64_t *pair, uint64_t *lo, uint64_t *hi, uint64_t ne
     found_hi = weir__load_acquire(&pair[1]);
     swapped = found_lo == *lo && found_hi == *hi;
     if (swapped) {
-        /* seq_cst: no load of that order that follows moves before them (memory-model.md, C), as with one instruction */
+        /* seq_cst: no load of that order that follows moves before them (memory-model.md, C), as with one
+         * instruction */
         atomic_store_explicit(&pair[0], new_lo, memory_order_seq_cst);
         atomic_store_explicit(&pair[1], new_hi, memory_order_seq_cst);
     }

@@ -53,7 +53,7 @@ struct weir__hot {
     _Atomic uint8_t regime;
     _Atomic uint8_t dirty;
     _Atomic uint8_t urgent;
-    _Atomic uint8_t noted;           /* slice[i] is not all zero */
+    _Atomic uint8_t noted; /* slice[i] is not all zero */
     _Atomic uint8_t reported;
     _Atomic uint32_t urgent_next; /* link of the urgent list: index + 1, 0 ends it */
     _Atomic uint64_t touched;     /* ns: of the last charge; nobody decides by an earlier time */
@@ -77,23 +77,23 @@ _Static_assert(sizeof(struct weir__cold) == 64, "one line");
 
 /* slice[i] belongs to entry i; untouched (so not resident) until Redis or an outage gives it something to hold. */
 struct weir__slice {
-    _Alignas(64) _Atomic uint64_t mult[2];  /* refill, units a ns << 48 */
-    _Atomic uint64_t cap[2];                /* units */
-    _Atomic uint64_t until;                 /* ns: past it the slice is worth nothing; 0: as bare keys */
-    _Atomic uint64_t hold;                  /* ns: until then Redis has no more; no overdraft */
-    _Atomic int64_t low;                    /* units: below it, sync early; INT64_MIN: never */
-    _Atomic uint64_t denied;                /* tokens denied, ever; lossy */
+    _Alignas(64) _Atomic uint64_t mult[2]; /* refill, units a ns << 48 */
+    _Atomic uint64_t cap[2];               /* units */
+    _Atomic uint64_t until;                /* ns: past it the slice is worth nothing; 0: as bare keys */
+    _Atomic uint64_t hold;                 /* ns: until then Redis has no more; no overdraft */
+    _Atomic int64_t low;                   /* units: below it, sync early; INT64_MIN: never */
+    _Atomic uint64_t denied;               /* tokens denied, ever; lossy */
     /* second line: outages, and whoever fills a result */
     _Alignas(64) _Atomic uint64_t fall_mult[2]; /* as mult, of the fallback share that goes with the slot; 0: none */
-    _Atomic uint64_t fall_cap[2];           /* units */
-    _Atomic int64_t fall_spent;             /* tokens admitted on the fallback share, not yet reported */
-    _Atomic uint64_t asked;                 /* tokens of the largest cost denied since the last report */
-    _Atomic int64_t global;                 /* units: the fleet's level less what this process reported since ... */
-    _Atomic uint64_t global_at;             /* ... as of then, ns; 0: never told; odd: being told */
+    _Atomic uint64_t fall_cap[2];               /* units */
+    _Atomic int64_t fall_spent;                 /* tokens admitted on the fallback share, not yet reported */
+    _Atomic uint64_t asked;                     /* tokens of the largest cost denied since the last report */
+    _Atomic int64_t global;                     /* units: the fleet's level less what this process reported since ... */
+    _Atomic uint64_t global_at;                 /* ... as of then, ns; 0: never told; odd: being told */
     /* third line: the collector alone */
-    _Alignas(64) uint64_t denied_told;      /* denied, as of the last report */
-    int64_t sent_level;                     /* units: the level that the report in flight told */
-    int64_t sent_fall;                      /* tokens: the fallback_spent that it told */
+    _Alignas(64) uint64_t denied_told; /* denied, as of the last report */
+    int64_t sent_level;                /* units: the level that the report in flight told */
+    int64_t sent_fall;                 /* tokens: the fallback_spent that it told */
     uint64_t spare[5];
 };
 _Static_assert(sizeof(struct weir__slice) == 192, "three lines");

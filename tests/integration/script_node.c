@@ -44,10 +44,11 @@ int resend(struct node *node)
 
 void send_records(struct node *node, uint32_t n)
 {
+    nonce++;
     node->batch = (struct weir__wire_batch){.target = target,
                                             .numbers = numbers,
                                             .seq = ++node->seq,
-                                            .nonce = ++nonce * UINT64_C(1000003),
+                                            .nonce = nonce * UINT64_C(1000003),
                                             .epoch = node->epoch,
                                             .flags = node->hello ? WEIR__WIRE_HELLO : 0,
                                             .records = node->records,
