@@ -76,7 +76,7 @@ static void applied(struct weir__reconcile *rec, struct weir__batch *batch, cons
     lane->nodes = head->nodes;
     course->news = 1;
     if (batch->tries) /* late: what it granted may have run out already */
-        course->walk |= 1;
+        weir__reconcile_walk(rec, lane->id, batch->first_mono + 1);
     if (head->healed > 0)
         weir__seam_log(node->w, WEIR_LOG_WARN, "policy %s: %.0f values in Redis made no sense and were replaced",
                        lane->policy->is.name, head->healed);
@@ -100,8 +100,7 @@ static void recall(struct weir__reconcile *rec, weir_policy_id id)
 
     while (rings && rings[WEIR__LIST_KNOWN].first)
         weir__keys_move(&rec->keys, rings[WEIR__LIST_KNOWN].first, WEIR__LIST_RECALL);
-    rec->courses[id].walk |= 1;
-    weir__reconcile_busy(rec);
+    weir__reconcile_walk(rec, id, uv_hrtime());
 }
 
 static void state_lost(struct weir__reconcile *rec, struct weir__batch *batch, const struct weir__wire_head *head)

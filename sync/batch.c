@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-#define LONG_WEIGHT 4u  /* a record with a slice costs Redis as much as so many without */
-#define EMPTY_WEIGHT 4u /* and so does a script by itself */
+#define LONG_WEIGHT 4u   /* a record with a slice costs Redis as much as so many without */
+#define EMPTY_WEIGHT 16u /* a script by itself, twice over: a fleet that starts at once sends many */
 
 void weir__lane_queue(struct weir__lane *lane, struct weir__out *out)
 {

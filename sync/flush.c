@@ -22,7 +22,7 @@ static void sweep(struct weir__reconcile *rec, enum weir__stage stage)
     rec->collect = 1;
     if (rec->draining)
         for (uint32_t i = 0; i < rec->course_count; i++)
-            rec->courses[i].walk = 2;
+            weir__reconcile_walk(rec, i, uv_hrtime());
     weir__reconcile_busy(rec);
 }
 

@@ -10,6 +10,7 @@
 
 #define SLICE_OF_WORK 512u /* reports taken in one turn of the loop: well under a millisecond */
 #define OUTS_MAX 32768u    /* reports on their way: more wait in the table */
+#define EAGER_LANES 4096u
 #define PRESENCE_NS (25 * WEIR__SECOND)
 #define IN_USE_NS ((uint64_t)(WEIR__WIRE_LIVE * 1e9))
 #define Q0_NS ((uint64_t)((WEIR__WIRE_LIVE - 10) * 1e9))
@@ -167,17 +168,15 @@ void weir__reconcile_settle(struct weir__reconcile *rec, struct weir__out *out)
 
 /* ---- work, a slice a turn ---------------------------------------------------------------------------------------- */
 
-/* Reports the held slices of a policy that have said nothing for half an interval (course->walk 2: all of them). */
+/* Reports the held slices of a policy that have said nothing since course->walk. */
 static size_t walk_held(struct weir__reconcile *rec, weir_policy_id id, uint64_t now, size_t budget)
 {
     struct weir__course *course = &rec->courses[id];
     struct weir__ring *rings = weir__keys_rings(&rec->keys, id);
-    uint64_t half = (uint64_t)(rec->node->policies[id]->terms.interval * 5e8), mono = uv_hrtime();
     struct weir__kept *kept;
     size_t done = 0;
 
-    while (done < budget && rings && (kept = rings[WEIR__LIST_HELD].first) &&
-           (course->walk == 2 || kept->reported_at + half <= mono)) {
+    while (done < budget && rings && (kept = rings[WEIR__LIST_HELD].first) && kept->reported_at < course->walk) {
         struct weir__report report;
 
         done++;
@@ -214,11 +213,18 @@ static size_t walk_recall(struct weir__reconcile *rec, weir_policy_id id, uint64
     return done;
 }
 
+void weir__reconcile_walk(struct weir__reconcile *rec, weir_policy_id id, uint64_t before)
+{
+    if (before > rec->courses[id].walk)
+        rec->courses[id].walk = before;
+    weir__reconcile_busy(rec);
+}
+
 static void work(struct weir__reconcile *rec)
 {
     uint64_t now = weir_now(rec->node->w);
     size_t budget = SLICE_OF_WORK, done;
-    int more = 0;
+    uint64_t more = 0;
 
     rec->full = 0;
     for (uint32_t id = 0; id < rec->course_count && budget; id++) {
@@ -301,29 +307,49 @@ void weir__reconcile_alive(struct weir__reconcile *rec, uint64_t now)
 
 /* ---- the timer --------------------------------------------------------------------------------------------------- */
 
+/* Few policies introduce themselves to all their shards at once, so that q0 is there for the first key. */
+static int is_eager(const struct weir__reconcile *rec)
+{
+    uint32_t lanes = 0;
+
+    for (uint32_t id = 0; id < rec->course_count; id++)
+        if (rec->courses[id].lanes && is_hybrid(rec, id))
+            lanes += rec->node->shards;
+    return lanes <= EAGER_LANES;
+}
+
 /* Shards must hear from this node now and then, or it is not counted and its q0 is void. */
+static int wants_presence(const struct weir__course *course, const struct weir__lane *lane, uint64_t mono, int eager)
+{
+    int in_use = course->used_at && mono - course->used_at < IN_USE_NS;
+
+    if (!lane->answered_at)
+        return eager || in_use;
+    return in_use && mono - lane->answered_at > PRESENCE_NS;
+}
+
 static void keep_present(struct weir__reconcile *rec, uint64_t mono)
 {
     struct weir__lane *stalest = NULL;
+    int eager = is_eager(rec);
 
     if (rec->draining)
         return;
     for (uint32_t id = 0; id < rec->course_count; id++) {
-        struct weir__course *course = &rec->courses[id];
-        int in_use = course->used_at && mono - course->used_at < IN_USE_NS;
+        const struct weir__course *course = &rec->courses[id];
+        int hybrid = is_hybrid(rec, id);
 
-        if (!course->lanes || !is_hybrid(rec, id))
-            continue;
-        for (uint32_t i = 0; i < rec->node->shards; i++) {
+        for (uint32_t i = 0; course->lanes && i < rec->node->shards; i++) {
             struct weir__lane *lane = &course->lanes[i];
 
-            if (!lane->answered_at || (in_use && mono - lane->answered_at > PRESENCE_NS))
+            if (hybrid && wants_presence(course, lane, mono, eager))
                 lane->presence = 1;
-            if (!lane->batch && (!stalest || lane->answered_at < stalest->answered_at))
+            if (hybrid && !lane->batch && (!stalest || lane->answered_at < stalest->answered_at))
                 stalest = lane;
             weir__reconcile_ready(rec, lane);
         }
     }
+    /* nothing else was answered for a while: is Redis there? */
     if (stalest && !rec->ready && !rec->flying && mono - rec->answered_at > rec->node->interval_ns / 2) {
         stalest->presence = 1;
         weir__reconcile_ready(rec, stalest);
@@ -357,9 +383,8 @@ static void mark_due(struct weir__reconcile *rec, uint64_t mono)
         if (!course->lanes || mono + rec->tick_ns / 2 < course->due_at)
             continue;
         interval = (uint64_t)(rec->node->policies[id]->terms.interval * 1e9);
-        course->due_at = mono + interval;
-        if (!course->walk)
-            course->walk = 1;
+        course->due_at = mono + interval / 2;
+        weir__reconcile_walk(rec, id, mono - interval / 4 * 3);
         if (!is_hybrid(rec, id))
             continue;
         tell_overdraft(rec, id, mono);
@@ -378,12 +403,14 @@ static void on_tick(uv_timer_t *timer);
 static void arm_tick(struct weir__reconcile *rec, int first)
 {
     struct weir__node *node = rec->node;
-    uint64_t tick = node->interval_ns;
+    uint64_t tick = node->interval_ns / 2, half;
     double jitter = (double)node->jitter_pct / 100 * (2 * ((double)(weir__node_random(node) >> 11) * 0x1p-53) - 1);
 
-    for (uint32_t id = 0; id < rec->course_count; id++)
-        if (rec->courses[id].lanes && rec->node->policies[id]->terms.interval * 1e9 < (double)tick)
-            tick = (uint64_t)(rec->node->policies[id]->terms.interval * 1e9);
+    for (uint32_t id = 0; id < rec->course_count; id++) {
+        half = (uint64_t)(node->policies[id]->terms.interval * 5e8);
+        if (rec->courses[id].lanes && half < tick)
+            tick = half;
+    }
     rec->tick_ns = tick;
     /* a random phase at first: the nodes of a fleet that starts at once don't report at once */
     if (first)
@@ -471,10 +498,10 @@ void weir__reconcile_pump(struct weir__reconcile *rec)
     }
     resend_parked(rec, mono, now);
     while (has_room(rec) && (lane = next_ready(rec))) {
-        struct weir__batch *batch = lane->batch ? NULL : weir__batch_build(node, lane, mono, now, sha);
+        struct weir__batch *batch = weir__batch_build(node, lane, mono, now, sha);
 
         if (!batch) {
-            weir__count_add(&node->count.sync_errors, !lane->batch);
+            weir__count_add(&node->count.sync_errors, 1);
             break; /* out of memory: the next tick makes it ready again */
         }
         send_batch(rec, batch, mono, now);
@@ -519,7 +546,7 @@ void weir__reconcile_link(struct weir__reconcile *rec, int up)
     rec->urgent = 1;
     rec->collect = 1;
     for (uint32_t id = 0; id < rec->course_count; id++)
-        rec->courses[id].walk |= 1;
+        weir__reconcile_walk(rec, id, uv_hrtime());
     rec->answered_at = 0; /* somebody must be asked at once */
     keep_present(rec, uv_hrtime());
     weir__reconcile_busy(rec);
@@ -538,7 +565,7 @@ void weir__reconcile_policies(struct weir__reconcile *rec)
             continue;
         course->told = 0;
         course->news = 1;
-        course->walk = course->lanes ? 2 : 0; /* who has become strict or local gives its slices back */
+        weir__reconcile_walk(rec, id, uv_hrtime()); /* who has become strict or local gives its slices back */
         if (!is_shared(rec, id))
             weir__seam_fresh_until(rec->node->w, id, 0);
     }

@@ -18,10 +18,10 @@
 struct weir__course {
     struct weir__lane *lanes; /* one a shard */
     uint64_t due_at;          /* machine's clock: when held slices report again */
+    uint64_t walk;            /* held slices that have said nothing since then are being reported; 0: none */
     uint64_t used_at;         /* the last report */
     uint64_t lost_at;         /* when a shard was last found to have lost its state */
     double told_q0, told_rate, told_burst;
-    uint8_t walk; /* held slices that are due are being reported; 2: all of them */
     uint8_t news; /* an answer may have changed the overdraft */
     uint8_t told; /* told_* hold */
 };
@@ -66,6 +66,9 @@ struct weir__reconcile {
 
 /* Reports are wanted: the loop takes them, a slice of work a turn. */
 void weir__reconcile_busy(struct weir__reconcile *rec);
+
+/* Slices of the policy that have said nothing since `before` (machine's clock) are to be reported. */
+void weir__reconcile_walk(struct weir__reconcile *rec, weir_policy_id id, uint64_t before);
 
 /* The lane goes when its turn comes, unless it has nothing to say or a batch out. */
 void weir__reconcile_ready(struct weir__reconcile *rec, struct weir__lane *lane);
