@@ -223,6 +223,12 @@ static void take_back(struct weir *w, const struct weir__report *report)
 
 size_t weir__seam_collect(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx)
 {
+    return weir__seam_collect_some(w, now, budget, NULL, take, ctx);
+}
+
+size_t weir__seam_collect_some(struct weir *w, uint64_t now, size_t budget, weir__wants_fn wants, weir__report_fn take,
+                               void *ctx)
+{
     size_t words = weir__dirty_words(w), word = w->state->collect_word, taken = 0;
     struct weir__report report;
     bool stopped = budget == 0;
@@ -237,6 +243,10 @@ size_t weir__seam_collect(struct weir *w, uint64_t now, size_t budget, weir__rep
             uint32_t slot = (uint32_t)(word * 64 + (unsigned)__builtin_ctzll(mask));
             enum prepared prepared;
 
+            if (wants && !wants(ctx, slot)) {
+                back |= mask & -mask;
+                continue;
+            }
             /* The flag is set before the bit: if it is clear now, whoever sets it will set the bit anew. */
             if (!weir__dirty_is(&w->hot[slot]))
                 continue;

@@ -92,6 +92,10 @@ struct weir__report {
  * Returns how many were taken. `budget` bounds the number of reports. */
 typedef int (*weir__report_fn)(void *ctx, const struct weir__report *report);
 size_t weir__seam_collect(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx);
+/* The same for the entries that `wants` wants; the others stay dirty. */
+typedef int (*weir__wants_fn)(void *ctx, uint32_t slot);
+size_t weir__seam_collect_some(struct weir *w, uint64_t now, size_t budget, weir__wants_fn wants, weir__report_fn take,
+                               void *ctx);
 size_t weir__seam_urgent(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx);
 
 /* collector: a report for one entry that holds a slice and must renew it although it may be clean. 0 where the entry is
