@@ -10,6 +10,7 @@
 #include <weir/weir.h>
 
 #include "tools/demo.h"
+#include "tools/simulate.h"
 
 static const struct {
     const char *name;
@@ -17,6 +18,7 @@ static const struct {
     const char *what;
 } commands[] = {
     {"demo", demo_main, "processes that share one limit through a private Redis, live"},
+    {"simulate", simulate_main, "nodes that share one limit, in virtual time, with any strategy"},
 };
 
 static void usage(FILE *file)
