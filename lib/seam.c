@@ -347,6 +347,27 @@ static uint64_t share_cap(const struct weir__policy_state *policy, double tokens
     return cap < 0 ? 0 : (uint64_t)(cap < most ? cap : most);
 }
 
+/* The level that the grant leaves. It is relative to what the report told, so what happened since is told apart: spent
+ * and given back; refilled, unless the entry fell back meanwhile: then nothing of what is there is from its slice. */
+static int64_t level_after(struct weir *w, uint32_t slot, const struct weir__view *v, const struct weir__grant *grant)
+{
+    const int64_t most = (int64_t)WEIR__UNITS_MAX;
+    int64_t sent = w->slice[slot].sent_level, back = weir__bucket_units(grant->refill_back, v->k), left, refilled = 0;
+    int64_t given = (int64_t)weir__load_relaxed(&w->cold[slot].refunded);
+    double target = tokens_of(sent, v->k) + grant->level_delta;
+
+    /* What a double can't tell from nothing is nothing: no key shall be in debt for ever for a sum's last digit. */
+    if (target < 0 && target > -1e-9)
+        target = 0;
+    left = sent - weir__hybrid_unreported(w, slot, v->x) + (given > most >> v->k ? most : given << v->k);
+    if (!(v->f & WEIR__FALL)) {
+        refilled = v->level - left - (back > 0 ? back : 0);
+        left = left < v->level ? left : v->level;
+    }
+    left += weir__bucket_units(target, v->k) - sent + (refilled > 0 ? refilled : 0);
+    return left > most ? most : left < -most ? -most : left;
+}
+
 /* The grant in units. Nothing that a lying server may answer makes it more than the policy allows. */
 static void plan(struct weir *w, uint32_t slot, const struct weir__view *v, const struct weir__grant *grant,
                  struct terms *terms)
@@ -354,8 +375,6 @@ static void plan(struct weir *w, uint32_t slot, const struct weir__view *v, cons
     const struct weir__policy_state *policy = &w->policies[weir__load_relaxed(&w->hot[slot].policy)];
     const struct weir__slice *slice = &w->slice[slot];
     unsigned s = v->f & WEIR__SLOT;
-    int64_t delta = weir__bucket_units(grant->level_delta, v->k);
-    const int64_t most = (int64_t)WEIR__UNITS_MAX;
 
     terms->mult = share_mult(policy, grant->rate, v->k);
     terms->cap = share_cap(policy, grant->cap, v->k);
@@ -365,14 +384,7 @@ static void plan(struct weir *w, uint32_t slot, const struct weir__view *v, cons
         terms->fall_mult = share_mult(policy, grant->fallback_rate, v->k);
         terms->fall_cap = share_cap(policy, grant->fallback_cap, v->k);
     }
-    /* An entry that fell back meanwhile is no longer at what it told: what is left of that after all it spent since */
-    if (v->f & WEIR__FALL)
-        terms->level = slice->sent_level - weir__hybrid_unreported(w, slot, v->x);
-    else
-        terms->level = v->level;
-    terms->level = terms->level > most - 1 - (delta > 0 ? delta : 0) ? most : terms->level + delta;
-    if (terms->level < -most)
-        terms->level = -most;
+    terms->level = level_after(w, slot, v, grant);
 }
 
 static void apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir__grant *grant)

@@ -105,6 +105,7 @@ int weir__seam_report(struct weir *w, uint32_t slot, uint64_t now, struct weir__
 /* Redis' answer to a report. */
 struct weir__grant {
     double level_delta;   /* tokens added to the level (may be negative) */
+    double refill_back;   /* tokens: so much of what refilled since the report goes, for the rate fell */
     double rate;          /* tokens a second from now on; 0 with cap 0: no slice */
     double cap;           /* tokens */
     double low;           /* tokens: below it sync early; < 0: never */

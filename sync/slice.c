@@ -134,7 +134,8 @@ void weir__slice_grant(const struct weir__slice_terms *terms, const struct weir_
     double flight = now_ns > ask->sent_ns ? (double)(now_ns - ask->sent_ns) / 1e9 : 0;
     double slower = larger(0, ask->rate - answer->rate);
     memset(out, 0, sizeof *out);
-    out->level_delta = answer->level - ask->level - slower * smaller(flight, terms->timeout);
+    out->level_delta = answer->level - ask->level;
+    out->refill_back = slower * smaller(flight, terms->timeout);
     out->rate = answer->rate;
     out->cap = answer->cap;
     /* What is not wanted goes now, while Redis still holds it reserved; the next report tells. A fraction that will

@@ -76,10 +76,10 @@ struct weir__slice_answer {
     int rich;
 };
 
-/* What the answer does to the bucket. The level moves by (answer.level - ask.level) - (ask.rate - answer.rate)+ x
- * flight, and what is more than wanted is dropped now, to be returned by the next report. flight is bounded by the
- * timeout: after it the caller had put the rate to 0. now_ns: when the reply came; rtt: the estimate after it. Where
- * nothing is held afterwards (rate and cap 0) out->until is 0. */
+/* What the answer does to the bucket. The level moves by answer.level - ask.level, less what refilled since, up to
+ * (ask.rate - answer.rate)+ x flight; what is more than wanted is dropped now, to be returned by the next report.
+ * flight is bounded by the timeout: after it the caller had put the rate to 0. now_ns: when the reply came; rtt: the
+ * estimate after it. Where nothing is held afterwards (rate and cap 0) out->until is 0. */
 void weir__slice_grant(const struct weir__slice_terms *terms, const struct weir__slice_ask *ask,
                        const struct weir__slice_answer *answer, uint64_t now_ns, double rtt, struct weir__grant *out);
 

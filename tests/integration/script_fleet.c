@@ -400,7 +400,7 @@ static void apply(struct fleet *f, struct node *n, uint32_t i, int late)
     }
     refill(f, key);
     weir__slice_grant(&f->terms, &n->asks[i], &answer, (uint64_t)(f->now * 1e9), n->rtt, &out);
-    key->level += out.level_delta;
+    key->level += out.level_delta - out.refill_back;
     key->rate = out.rate;
     key->cap = out.cap;
     key->low = out.low;

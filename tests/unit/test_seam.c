@@ -390,6 +390,64 @@ START_TEST(a_late_answer_stops_the_refill)
 }
 END_TEST
 
+/* What a slice refilled while its answer flew goes back where the rate falls: what there was of it, and no more. */
+START_TEST(refill_that_never_was_is_not_taken_back)
+{
+    struct weir__grant grant = fake_slice(&fake, 11, 100, 10, 900), release = fake_nothing(900);
+    for (int i = 0; i < 3; i++) {
+        char key[2] = {(char)('a' + i), 0};
+        ck_assert_int_eq(fake_take(&fake, id, key, 1, NULL), WEIR_ALLOW);
+        fake_grant(&fake, key, &grant);
+        ck_assert_int_eq(fake_take(&fake, id, key, i == 2 ? 3 : 1, NULL), WEIR_ALLOW);
+        pass(10 * FAKE_MS); /* full; the third has 8 */
+        fake_collect(&fake);
+        if (i == 1)
+            ck_assert_int_eq(fake_take(&fake, id, key, 4, NULL), WEIR_ALLOW); /* which came back in time */
+        pass(50 * FAKE_MS);
+        release.level_delta = -fake_report(&fake, key)->level;
+        release.refill_back = 5;
+        weir__seam_apply(fake.w, fake_report(&fake, key)->slot, fake.now, &release);
+        ck_assert(fake_level(&fake, id, key) == (i == 1 ? -4 : 0));
+    }
+    /* part of it stays where the rate is only less */
+    ck_assert_int_eq(fake_take(&fake, id, "z", 1, NULL), WEIR_ALLOW);
+    grant.cap = 100;
+    fake_grant(&fake, "z", &grant);
+    fake_collect(&fake);
+    ck_assert_int_eq(weir__seam_report(fake.w, weir__slot_of(fake.w, fake_entry(&fake, id, "z")), fake.now,
+                                       &fake.reports[0]),
+                     1);
+    pass(100 * FAKE_MS);
+    grant.level_delta = 2;
+    grant.rate = 40;
+    grant.refill_back = 6;
+    weir__seam_apply(fake.w, fake.reports[0].slot, fake.now, &grant);
+    ck_assert_double_eq_tol(fake_level(&fake, id, "z"), 10 + 10 - 6 + 2, 1e-6);
+}
+END_TEST
+
+/* Doubles' last digits: a key that gave all back is not in debt, and one that owes nothing can go on. */
+START_TEST(a_rounding_is_no_debt)
+{
+    weir_policy_id slow =
+        fake_policy(&fake, "slow", 1, 86400 * FAKE_SECOND, 10, WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_ADMIT);
+    uint64_t seed = 31;
+    weir__seam_fresh_until(fake.w, slow, UINT64_MAX);
+    for (int i = 0; i < 300; i++) {
+        double level = (double)(fake_random(&seed) % 10000) / 1234.567, drop = (double)(fake_random(&seed) % 100) / 7;
+        struct weir__grant grant = fake_slice(&fake, level + 1, 0, 10, 9);
+        ck_assert_int_eq(fake_take(&fake, slow, "a", 1, &r), WEIR_ALLOW);
+        fake_grant(&fake, "a", &grant);
+        ck_assert_int_eq(weir__seam_report(fake.w, fake.reports[0].slot, fake.now, &fake.reports[0]), 1);
+        grant = fake_nothing(9);
+        grant.level_delta = (fake.reports[0].level + drop) - fake.reports[0].level;
+        grant.level_delta -= fake.reports[0].level + drop;
+        weir__seam_apply(fake.w, fake.reports[0].slot, fake.now, &grant);
+        ck_assert(fake_level(&fake, slow, "a") == 0);
+    }
+}
+END_TEST
+
 /* The collector's time is a little older than the takers': what they were given in between is not given again. */
 START_TEST(a_grant_as_of_an_older_time_refills_nothing_twice)
 {
@@ -785,6 +843,8 @@ int main(void)
     tcase_add_test(tcase, grants_are_rounded_down);
     tcase_add_test(tcase, no_grant_exceeds_the_policy);
     tcase_add_test(tcase, a_late_answer_stops_the_refill);
+    tcase_add_test(tcase, refill_that_never_was_is_not_taken_back);
+    tcase_add_test(tcase, a_rounding_is_no_debt);
     tcase_add_test(tcase, a_grant_as_of_an_older_time_refills_nothing_twice);
     tcase_add_test(tcase, an_answer_after_the_fall_counts_what_the_share_admitted);
     tcase = new_case(suite, "asking");

@@ -167,7 +167,8 @@ START_TEST(an_answer_is_absolute)
     struct weir__slice_ask ask = {.level = 10, .rate = 100, .demand = 200, .want = 40, .sent_ns = sent};
     struct weir__slice_answer answer = {.level = 35, .rate = 150, .cap = 40, .fallback = 300, .total = 700, .rich = 1};
     struct weir__grant grant = grant_of(&ask, &answer, now);
-    NEAR(grant.level_delta, 25); /* a rate that grows has nothing to be taken back for */
+    NEAR(grant.level_delta, 25);
+    NEAR(grant.refill_back, 0); /* a rate that grows has nothing to be taken back for */
     NEAR(grant.rate, 150);
     NEAR(grant.cap, 40);
     NEAR(grant.global, 700);
@@ -186,9 +187,12 @@ START_TEST(flight_at_the_old_rate_is_taken_back)
     struct weir__slice_ask ask = {.level = 10, .rate = 100, .demand = 200, .want = 40, .sent_ns = sent};
     struct weir__slice_answer answer = {.level = 20, .rate = 60, .cap = 40};
     NEAR(grant_of(&ask, &answer, sent).level_delta, 10);
-    NEAR(grant_of(&ask, &answer, sent + SECOND / 100).level_delta, 10 - 40 * 0.01);
-    NEAR(grant_of(&ask, &answer, sent + SECOND / 5).level_delta, 10 - 40 * 0.05);
+    NEAR(grant_of(&ask, &answer, sent).refill_back, 0);
+    NEAR(grant_of(&ask, &answer, sent + SECOND / 100).level_delta, 10);
+    NEAR(grant_of(&ask, &answer, sent + SECOND / 100).refill_back, 40 * 0.01);
+    NEAR(grant_of(&ask, &answer, sent + SECOND / 5).refill_back, 40 * 0.05);
     NEAR(grant_of(&ask, &answer, sent - SECOND).level_delta, 10); /* a clock that went back */
+    NEAR(grant_of(&ask, &answer, sent - SECOND).refill_back, 0);
 }
 END_TEST
 
