@@ -11,7 +11,7 @@ struct redis_server *server;
 struct script_client client;
 struct weir__wire_target target;
 struct weir__wire_numbers numbers;
-double now;
+double now, rtt;
 struct node alice, bob;
 
 static uint64_t nonce;
@@ -50,6 +50,7 @@ void send_records(struct node *node, uint32_t n)
                                             .seq = ++node->seq,
                                             .nonce = nonce * UINT64_C(1000003),
                                             .epoch = node->epoch,
+                                            .rtt = rtt,
                                             .flags = node->hello ? WEIR__WIRE_HELLO : 0,
                                             .records = node->records,
                                             .count = n};
@@ -109,6 +110,7 @@ static void setup(void)
     numbers = (struct weir__wire_numbers){.interval = 0.2, .timeout = 0.05};
     set_rate(1, DAY, 17, 4);
     now = 1000000;
+    rtt = 0;
     node_init(&alice, 'A');
     node_init(&bob, 'B');
 }

@@ -33,6 +33,7 @@ extern struct weir__wire_target target;
 extern struct weir__wire_numbers
     numbers;       /* of every batch: 17 tokens, one a day, 4 to lend, until the test changes it */
 extern double now; /* the server's clock */
+extern double rtt; /* what nodes say of their round trip, s */
 extern struct node alice, bob;
 
 void node_init(struct node *node, char letter);

@@ -205,6 +205,24 @@ START_TEST(nothing_is_granted_while_state_is_gathered)
 }
 END_TEST
 
+/* What was charged long before the loss is in what was seen: it does not count again. */
+START_TEST(registering_charges_nothing_twice)
+{
+    report(&alice, "k", 6, 0, 0, 50, 3);
+    now += 0.1;
+    report(&alice, "k", 2, 1, 0, 50, 3);
+    NEAR(alice.grants[0].total, 9);
+    now += 1;
+    drop('n');
+    report(&alice, "k", 0, 0, 0, 50, 3);
+    ck_assert_int_eq(alice.head.status, WEIR__WIRE_LOST);
+    alice.records[0].known = 1;
+    alice.records[0].seed = 9;
+    send_records(&alice, 1);
+    NEAR(alice.grants[0].total, 9);
+}
+END_TEST
+
 /* One generation is evicted, or the header alone: both are noticed, and what is left is kept. */
 START_TEST(partial_loss_is_noticed)
 {
@@ -612,6 +630,7 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, a_silent_node_is_forgotten);
     tcase_add_test(tcase, the_least_seen_counts);
     tcase_add_test(tcase, nothing_is_granted_while_state_is_gathered);
+    tcase_add_test(tcase, registering_charges_nothing_twice);
     tcase_add_test(tcase, partial_loss_is_noticed);
     tcase_add_test(tcase, loss_of_the_older_generation_is_noticed);
     tcase_add_test(tcase, a_first_node_is_served_at_once);

@@ -96,6 +96,54 @@ START_TEST(shares_sum_to_no_more_than_the_bucket)
 }
 END_TEST
 
+/* An empty bucket whose refill one node has: who comes next gets no rate, for there is none, and nothing in advance. */
+START_TEST(a_rate_is_given_once)
+{
+    set_rate(1000, SECOND, 1000, 0);
+    report(&alice, "k", 1000, 0, 0, 2000, 500);
+    ck_assert_double_eq_tol(alice.grants[0].rate, 1000, 0.01);
+    now += 0.001;
+    report(&bob, "k", 0, 0, 0, 2000, 500);
+    NEAR(bob.grants[0].rate, 0);
+    NEAR(bob.grants[0].level, 0);
+    ck_assert_double_gt(bob.grants[0].hold, 0);
+    ck_assert_double_le(peek("k").rates, 1000.01);
+    now += 0.1;
+    report(&alice, "k", 100, 0, 1000, 2000, 500); /* its share is half now: bob gets the rest */
+    report(&bob, "k", 0, 0, 0, 2000, 500);
+    ck_assert_double_gt(bob.grants[0].rate, 400);
+    ck_assert_double_le(peek("k").rates, 1000.01);
+}
+END_TEST
+
+/* Nodes that come one after the other, before those there have heard of them: what all may hold is still one burst. */
+START_TEST(caps_sum_to_the_burst)
+{
+    struct node nodes[9];
+    struct weir__wire_seen seen;
+    set_rate(1000, SECOND, 1000, 400);
+    for (int i = 0; i < 9; i++) {
+        node_init(&nodes[i], (char)('a' + i));
+        report(&nodes[i], "k", 0, 0, 0, 900, 500);
+        seen = peek("k");
+        ck_assert_double_le(seen.caps, 1000.01);
+        ck_assert_double_le(seen.reserved, seen.total + 400);
+    }
+    ck_assert_double_gt(seen.caps, 990);
+}
+END_TEST
+
+/* What is refilled while a request flies is reserved with the rest. */
+START_TEST(the_flight_is_reserved)
+{
+    set_rate(1000, SECOND, 1000, 0);
+    report(&alice, "k", 0, 0, 0, 900, 100);
+    rtt = 0.02;
+    report(&alice, "k", 0, 30, 250, 900, 100);
+    NEAR(peek("k").reserved, alice.grants[0].level + 250 * 0.02);
+}
+END_TEST
+
 START_TEST(refunds_end_at_the_burst)
 {
     set_rate(1, DAY, 10, 0);
@@ -203,6 +251,9 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, a_late_report_beyond_its_slice_pays_the_rest);
     tcase_add_test(tcase, a_release_gives_everything_back);
     tcase_add_test(tcase, shares_sum_to_no_more_than_the_bucket);
+    tcase_add_test(tcase, a_rate_is_given_once);
+    tcase_add_test(tcase, caps_sum_to_the_burst);
+    tcase_add_test(tcase, the_flight_is_reserved);
     tcase_add_test(tcase, refunds_end_at_the_burst);
     tcase_add_test(tcase, waiting_requests_get_what_is_proven_free);
     tcase_add_test(tcase, an_outage_is_paid_by_its_refill);
