@@ -105,18 +105,19 @@ struct weir__ring *weir__keys_rings(struct weir__keys *keys, weir_policy_id id)
     return keys->rings[id];
 }
 
-static struct weir__kept *kept_at(struct weir__keys *keys, uint32_t index)
+struct weir__kept *weir__keys_at(const struct weir__keys *keys, uint32_t slot)
 {
-    return (struct weir__kept *)keys->kept.chunks[index / CHUNK] + index % CHUNK;
+    uint32_t index = keys->of_slot[slot];
+
+    return index ? (struct weir__kept *)keys->kept.chunks[(index - 1) / CHUNK] + (index - 1) % CHUNK : NULL;
 }
 
 struct weir__kept *weir__keys_find(struct weir__keys *keys, const struct weir__report *report)
 {
-    struct weir__kept *kept;
+    struct weir__kept *kept = weir__keys_at(keys, report->slot);
     uint32_t index;
 
-    if (keys->of_slot[report->slot]) {
-        kept = kept_at(keys, keys->of_slot[report->slot] - 1);
+    if (kept) {
         if (kept->id == report->id && kept->policy == report->policy)
             return kept;
         if (kept->out)

@@ -85,6 +85,9 @@ struct weir__ring *weir__keys_rings(struct weir__keys *keys, weir_policy_id id);
 /* What is kept of the key that a report is about; new where the slot holds another key by now. NULL: no memory. */
 struct weir__kept *weir__keys_find(struct weir__keys *keys, const struct weir__report *report);
 
+/* What is kept of the key that this slot held when it was last reported, or NULL. */
+struct weir__kept *weir__keys_at(const struct weir__keys *keys, uint32_t slot);
+
 /* To the end of a list, or to its place in that of the held ones, which is in the order of reported_at. */
 void weir__keys_move(struct weir__keys *keys, struct weir__kept *kept, enum weir__list list);
 void weir__keys_drop(struct weir__keys *keys, struct weir__kept *kept);

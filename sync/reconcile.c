@@ -150,6 +150,16 @@ static int on_report(void *ctx, const struct weir__report *report)
     return accept_report(rec, report);
 }
 
+/* A timer takes keys without a slice; those with one have their own times, but for a flush. */
+static int wants_report(void *ctx, uint32_t slot)
+{
+    const struct weir__reconcile *rec = ctx;
+    const struct weir__kept *kept = weir__keys_at(&rec->keys, slot);
+
+    return !kept || kept->list != WEIR__LIST_HELD || rec->stage == WEIR__FLUSH_SWEEP ||
+           rec->stage == WEIR__FLUSH_SWEEP2;
+}
+
 void weir__reconcile_settle(struct weir__reconcile *rec, struct weir__out *out)
 {
     struct weir__kept *kept = out->kept;
@@ -234,7 +244,7 @@ static void work(struct weir__reconcile *rec)
         more |= rec->courses[id].walk;
     }
     if (rec->collect && budget && !rec->full) {
-        done = weir__seam_collect(rec->node->w, now, budget, on_report, rec);
+        done = weir__seam_collect_some(rec->node->w, now, budget, wants_report, on_report, rec);
         if (done < budget && !rec->full)
             rec->collect = 0;
     }
