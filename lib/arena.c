@@ -89,7 +89,8 @@ uint32_t weir__arena_put(struct weir__arena *arena, const void *bytes, size_t n)
     uint32_t need = blocks_for(n), first = WEIR__ARENA_NONE;
 
     weir__lock(&arena->lock);
-    if (need < arena->too_long && need <= arena->blocks - arena->in_use) {
+    /* in_use is not asked: a process that was killed here may have left it wrong */
+    if (need < arena->too_long) {
         first = find_run(map_of(arena), arena->hand, arena->blocks, need);
         if (first == WEIR__ARENA_NONE && arena->hand > 0)
             first = find_run(map_of(arena), 0, arena->blocks, need);

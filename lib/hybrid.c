@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "lib/dirty.h"
+#include "lib/intent.h"
 #include "lib/table.h"
 
 #define AGAIN (-1001) /* x has moved */
@@ -417,9 +418,12 @@ static int fall(struct ask *a, const struct weir__view *v)
     uint64_t x = v->x, s = v->f & WEIR__SLOT;
 
     /* acq_rel: all that the view read is proved current, and what follows stays after it */
+    weir__intent_begin(a->w, a->e, WEIR__INTENT_REWRITE);
     if (!atomic_compare_exchange_strong_explicit(&a->e->x, &x, x | WEIR__LOCK, memory_order_acq_rel,
-                                                 memory_order_relaxed))
+                                                 memory_order_relaxed)) {
+        weir__intent_end(a->w, a->e);
         return AGAIN;
+    }
     fallback_of(a, v, &to);
     note(a);
     weir__store_release(&a->slice->fall_mult[s], to.mult);
@@ -428,7 +432,7 @@ static int fall(struct ask *a, const struct weir__view *v)
     /* release: whoever sees this f sees the lock bit, or the x that follows */
     weir__store_release(&a->e->f, weir__hybrid_f(weir__bucket_refill(a->now, to.mult), x, to.level, s | WEIR__FALL));
     atomic_fetch_add_explicit(&a->w->cold[weir__slot_of(a->w, a->e)].returned, WEIR__STEP, memory_order_release);
-    weir__store_release(&a->e->x, x);
+    weir__table_unlock(a->w, a->e, x);
     return AGAIN;
 }
 

@@ -111,11 +111,16 @@ static int init_state(struct weir *w, const struct weir_options *options, const 
     error = weir__lock_init(&s->walk_lock, options->shared);
     if (error)
         goto deinit_policy_lock;
-    error = weir__arena_init(w->arena, l->blocks, options->shared);
+    error = weir__lock_init(&s->recover_lock, options->shared);
     if (error)
         goto deinit_walk_lock;
+    error = weir__arena_init(w->arena, l->blocks, options->shared);
+    if (error)
+        goto deinit_recover_lock;
     return 0;
 
+deinit_recover_lock:
+    weir__lock_deinit(&s->recover_lock);
 deinit_walk_lock:
     weir__lock_deinit(&s->walk_lock);
 deinit_policy_lock:
@@ -126,6 +131,7 @@ deinit_policy_lock:
 static void deinit_state(struct weir *w)
 {
     weir__arena_deinit(w->arena);
+    weir__lock_deinit(&w->state->recover_lock);
     weir__lock_deinit(&w->state->walk_lock);
     weir__lock_deinit(&w->state->policy_lock);
 }
@@ -170,6 +176,9 @@ int weir_open(struct weir **out, const struct weir_options *options)
         return WEIR_E_INVAL;
     *out = NULL;
     error = weir__options_read(options, &read);
+    /* Without a 16-byte CAS the lock bit is taken by every take, and who died with it can't be told. */
+    if (!error && read.shared && !WEIR__CAS16_NATIVE)
+        error = WEIR_E_NOSUP;
     if (!error)
         error = lay_out(read.max_keys, &layout);
     if (error)

@@ -28,6 +28,7 @@
 
 #define WEIR__POLICY_MAX 1024u /* policies of one limiter */
 #define WEIR__WAYS 15u         /* entries of a set */
+#define WEIR__INTENTS 256u     /* entries being rewritten at once, in a shared limiter */
 #define WEIR__STRIPES 32u      /* threads that count without an atomic step; more of them share */
 
 /* What weir__hybrid_* return besides WEIR_ALLOW and WEIR_DENY: the entry is no longer the key's, or it is locked;
@@ -100,6 +101,11 @@ struct weir__state {
     _Atomic uint64_t degraded;
     _Atomic uint64_t high_water; /* the latest time at which a full entry was dropped: none is made before it */
     _Atomic uint64_t sweep_hand; /* slot */
+    /* of a shared limiter */
+    _Atomic uint64_t intents[WEIR__INTENTS]; /* intent.h; 0: free */
+    _Atomic uint64_t counted_at;             /* when keys was last counted */
+    pthread_mutex_t recover_lock;            /* putting right what a dead process left */
+    uint32_t walking;                        /* under policy_lock: id + 1 of the policy whose entries are being moved */
 };
 
 struct weir__gate {
@@ -137,6 +143,7 @@ struct weir {
     struct weir__slice *slice;
     _Atomic uint64_t *dirty; /* a bit a slot */
     struct weir__arena *arena;
+    _Atomic uint64_t signature;                /* of this process, in its intents */
     _Atomic(const struct weir__hooks *) hooks; /* NULL: no sync attached */
     _Atomic uint32_t hooks_inside;             /* calls that may be using it */
     void (*join)(void *join_ctx);              /* of the sync that was attached last: once it has gone, wait for it */

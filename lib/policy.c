@@ -8,6 +8,7 @@
 
 #include "lib/decide.h"
 #include "lib/hybrid.h"
+#include "lib/intent.h"
 #include "lib/options.h"
 #include "lib/table.h"
 
@@ -184,8 +185,11 @@ static uint64_t move_locked(struct weir *w, const struct weir__policy_state *p, 
     uint64_t f = weir__load_relaxed(&e->f);
     struct move move;
 
-    if ((f & WEIR__SLOT) == weir__load_acquire(&p->current))
-        return x;
+    if ((f & WEIR__SLOT) == weir__load_acquire(&p->current)) {
+        weir__store_release(&e->f, ((f & WEIR__UNITS) - WEIR__STEP) | (f & ~WEIR__UNITS));
+        count_step(w, e);
+        return x + WEIR__STEP;
+    }
     plan_move(p, e, x, f, now, &move);
     /* release: whoever sees this f or k sees the lock bit, or the x that follows */
     weir__store_release(&e->f, move.new_f);
@@ -210,9 +214,13 @@ static bool move_local(struct weir *w, const struct weir__policy_state *p, struc
         count_step(w, e);
         return true;
     }
-    if (!atomic_compare_exchange_strong_explicit(&e->x, &x, x | WEIR__LOCK, memory_order_acq_rel, memory_order_relaxed))
+    weir__intent_begin(w, e, WEIR__INTENT_REWRITE);
+    if (!atomic_compare_exchange_strong_explicit(&e->x, &x, x | WEIR__LOCK, memory_order_acq_rel,
+                                                 memory_order_relaxed)) {
+        weir__intent_end(w, e);
         return false;
-    weir__table_unlock(e, move_locked(w, p, e, x, now));
+    }
+    weir__table_unlock(w, e, move_locked(w, p, e, x, now));
     return true;
 }
 
@@ -229,7 +237,7 @@ static void convert(struct weir *w, const struct weir__policy_state *p, struct w
     new_x = weir__hybrid_convert(w, slot, x, now);
     if (new_x == x)
         new_x = move_locked(w, p, e, x, now);
-    weir__table_unlock(e, new_x);
+    weir__table_unlock(w, e, new_x);
 }
 
 /* Brings the entry along if it is this policy's. The walk_lock is held. */
@@ -240,7 +248,7 @@ static void settle(struct weir *w, weir_policy_id id, uint32_t slot, uint64_t no
     struct weir__hot *e = &w->hot[slot];
     unsigned shift = 8 * (slot % WEIR__WAYS & 7), turns = 0;
 
-    for (;; weir__backoff(&turns)) {
+    for (;; weir__intent_wait(w, &turns)) {
         /* seq_cst: `current` was stored before; an entry claimed before this load is waited for, a later claim sees
          * it */
         uint64_t word = atomic_load_explicit(&tags->word[slot % WEIR__WAYS >> 3], memory_order_seq_cst);
@@ -260,11 +268,13 @@ static void settle(struct weir *w, weir_policy_id id, uint32_t slot, uint64_t no
                 return;
             continue;
         }
+        weir__intent_begin(w, e, WEIR__INTENT_REWRITE);
         if (atomic_compare_exchange_strong_explicit(&e->x, &x, x | WEIR__LOCK, memory_order_seq_cst,
                                                     memory_order_relaxed)) {
             convert(w, p, e, x, now);
             return;
         }
+        weir__intent_end(w, e);
     }
 }
 
@@ -273,6 +283,17 @@ void weir__policy_settle(struct weir *w, struct weir__hot *e)
     weir__lock(&w->state->walk_lock);
     settle(w, weir__load_acquire(&e->policy), weir__slot_of(w, e), weir_now(w));
     weir__unlock(&w->state->walk_lock);
+}
+
+/* Visits all entries of the policy whose numbers were changed last, if that has not been done: by this call, or by a
+ * process that was killed in it. */
+static void finish_walk(struct weir *w, uint64_t now)
+{
+    if (w->state->walking == 0)
+        return;
+    for (uint32_t slot = 0; slot < w->slots; slot++)
+        settle(w, w->state->walking - 1, slot, now);
+    w->state->walking = 0;
 }
 
 /* Names are read without a lock: they stay. */
@@ -306,14 +327,15 @@ int weir_policy_set(struct weir *w, weir_policy_id id, const struct weir_policy 
     weir__lock(&w->state->policy_lock);
     weir__lock(&w->state->walk_lock);
     now = weir_now(w);
+    finish_walk(w, now);
     spare = weir__load_relaxed(&p->current) ^ 1u;
     write_slot(p, spare, &read, &numbers);
     write_settings(p, &read);
     weir__store_release(&p->k, numbers.k);
+    w->state->walking = id + 1;
     atomic_store_explicit(&p->current, (uint8_t)spare, memory_order_seq_cst);
     atomic_fetch_add_explicit(&p->changes, 1, memory_order_release);
-    for (uint32_t slot = 0; slot < w->slots; slot++)
-        settle(w, id, slot, now);
+    finish_walk(w, now);
     weir__unlock(&w->state->walk_lock);
     weir__unlock(&w->state->policy_lock);
     tell_hooks(w, id);

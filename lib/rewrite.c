@@ -9,6 +9,7 @@
 #include "lib/hybrid.h"
 
 #include "lib/dirty.h"
+#include "lib/intent.h"
 #include "lib/table.h"
 
 /* What an entry shall be. */
@@ -265,7 +266,7 @@ void weir__hybrid_settle(struct weir *w, struct weir__hot *e, uint64_t now)
 {
     uint64_t x;
 
-    for (unsigned turns = 0;; weir__backoff(&turns)) {
+    for (unsigned turns = 0;; weir__intent_wait(w, &turns)) {
         x = weir__load_acquire(&e->x);
         if (x & WEIR__LOCK)
             continue;
@@ -275,9 +276,11 @@ void weir__hybrid_settle(struct weir *w, struct weir__hot *e, uint64_t now)
             !weir__hybrid_unsettled(w, e))
             return;
         /* seq_cst: before the load of `attached` that decides; id was read after x, so it is still there */
+        weir__intent_begin(w, e, WEIR__INTENT_REWRITE);
         if (atomic_compare_exchange_strong_explicit(&e->x, &x, x | WEIR__LOCK, memory_order_seq_cst,
                                                     memory_order_relaxed))
             break;
+        weir__intent_end(w, e);
     }
-    weir__table_unlock(e, weir__hybrid_convert(w, weir__slot_of(w, e), x, now));
+    weir__table_unlock(w, e, weir__hybrid_convert(w, weir__slot_of(w, e), x, now));
 }

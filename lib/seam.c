@@ -11,6 +11,7 @@
 
 #include "lib/dirty.h"
 #include "lib/hybrid.h"
+#include "lib/intent.h"
 #include "lib/table.h"
 
 enum prepared { NOTHING, IN_FLIGHT, READY };
@@ -79,7 +80,7 @@ static void unpin(struct weir__hot *e)
  * takers hold it for some stores. */
 static void look(struct weir *w, struct weir__hot *e, uint64_t now, struct weir__view *v)
 {
-    for (unsigned turns = 0;; weir__backoff(&turns)) {
+    for (unsigned turns = 0;; weir__intent_wait(w, &turns)) {
         uint64_t x = atomic_load_explicit(&e->x, memory_order_seq_cst);
         uint64_t touched = weir__load_acquire(&e->touched);
 
@@ -169,8 +170,8 @@ static void drop_nameless(struct weir *w, struct weir__hot *e, uint64_t now)
 {
     uint64_t id[2] = {weir__load_relaxed(&e->id[0]), weir__load_relaxed(&e->id[1])}, x;
 
-    if (weir__table_lock(e, id, &x) && !weir__table_drop(w, e, x, now))
-        weir__table_unlock(e, x + WEIR__STEP);
+    if (weir__table_lock(w, e, id, &x) && !weir__table_drop(w, e, x, now))
+        weir__table_unlock(w, e, x + WEIR__STEP);
 }
 
 /* Pins the entry and fills its report, if it can have one now. */
@@ -187,8 +188,8 @@ static enum prepared prepare(struct weir *w, uint32_t slot, uint64_t now, struct
     }
     pin(e);
     weir__dirty_clear(e); /* before x is loaded: a taker whose CAS comes later lists the entry again */
-    while (atomic_load_explicit(&e->x, memory_order_seq_cst) & WEIR__LOCK)
-        weir__cpu_relax();
+    for (unsigned turns = 0; atomic_load_explicit(&e->x, memory_order_seq_cst) & WEIR__LOCK;)
+        weir__intent_wait(w, &turns);
     policy = &w->policies[weir__load_acquire(&e->policy)];
     if (weir__load_acquire(&e->id[0]) != 0 && weir__load_acquire(&policy->mode) != WEIR_LOCAL) {
         weir__hybrid_settle(w, e, now);

@@ -8,6 +8,7 @@
 
 #include "lib/arena.h"
 #include "lib/hybrid.h"
+#include "lib/intent.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -19,8 +20,9 @@
 #define OVERFLOW_BIT (UINT64_C(1) << 63) /* of word[1]: byte 15, sticky */
 #define VERSION_STEP (UINT64_C(1) << 56) /* the other seven bits of byte 15 */
 #define VERSION_MASK (UINT64_C(0x7f) << 56)
-#define CHOICES 6u     /* sets that a key may live in: so many full ones at load 0.65 are one key in 10 million */
-#define SWEEP_STEP 4u  /* slots swept along with each new key, where the table fills up */
+#define CHOICES 6u    /* sets that a key may live in: so many full ones at load 0.65 are one key in 10 million */
+#define SWEEP_STEP 4u /* slots swept along with each new key, where the table fills up */
+#define RECOUNT_NS UINT64_C(1000000000)
 #define SWEEP_FULL 60u /* ... and before one is refused */
 
 /* What a look at a set found. */
@@ -155,11 +157,11 @@ static uint64_t nth_set(const struct weir *w, const uint64_t id[2], unsigned n)
 
 /* The key's sets in turn, up to the first that has not overflowed, waiting for busy entries. Returns the entry, or NULL
  * with all of them in *path. */
-static struct weir__hot *look_well(const struct weir *w, const uint64_t id[2], struct path *path, uint64_t *x)
+static struct weir__hot *look_well(struct weir *w, const uint64_t id[2], struct path *path, uint64_t *x)
 {
     unsigned turns = 0;
 
-    for (;; weir__backoff(&turns)) {
+    for (;; weir__intent_wait(w, &turns)) {
         struct probe *last;
 
         path->sets = 0;
@@ -217,6 +219,16 @@ static void raise_high_water(struct weir *w, const struct weir__hot *e, uint64_t
         ;
 }
 
+/* Unlocked as it was, but for a step of x: x never has the same value twice. */
+void weir__table_step(struct weir *w, struct weir__hot *e, uint64_t x)
+{
+    uint64_t f = weir__load_relaxed(&e->f);
+
+    weir__store_release(&e->f, ((f & WEIR__UNITS) - WEIR__STEP) | (f & ~WEIR__UNITS));
+    atomic_fetch_add_explicit(&w->cold[weir__slot_of(w, e)].returned, WEIR__STEP, memory_order_release);
+    weir__store_release(&e->x, (x & ~WEIR__LOCK) + WEIR__STEP);
+}
+
 /* Locks an idle entry and hides it. *id0 gives it back. */
 static bool lock_idle(struct weir *w, struct weir__hot *e, uint64_t now, uint64_t *id0)
 {
@@ -226,12 +238,16 @@ static bool lock_idle(struct weir *w, struct weir__hot *e, uint64_t now, uint64_
     *id0 = weir__load_acquire(&e->id[0]);
     if (x & WEIR__LOCK || *id0 == 0 || !is_idle(w, e, x, now))
         return false;
+    weir__intent_begin(w, e, WEIR__INTENT_DROP);
     if (!atomic_compare_exchange_strong_explicit(&e->x, &seen, x | WEIR__LOCK, memory_order_seq_cst,
-                                                 memory_order_relaxed))
+                                                 memory_order_relaxed)) {
+        weir__intent_end(w, e);
         return false;
+    }
     /* A pin comes before a look at x, the lock before this look at the pin: one of the two sees the other. */
     if (atomic_load_explicit(&e->id[0], memory_order_seq_cst) != *id0 || !is_idle(w, e, x, now)) {
-        weir__store_release(&e->x, x);
+        weir__table_step(w, e, x);
+        weir__intent_end(w, e);
         return false;
     }
     raise_high_water(w, e, now);
@@ -239,10 +255,11 @@ static bool lock_idle(struct weir *w, struct weir__hot *e, uint64_t now, uint64_
     return true;
 }
 
-static void give_back(struct weir__hot *e, uint64_t id0)
+static void give_back(struct weir *w, struct weir__hot *e, uint64_t id0)
 {
     weir__store_release(&e->id[0], id0);
-    weir__store_release(&e->x, weir__load_relaxed(&e->x) & ~WEIR__LOCK);
+    weir__table_step(w, e, weir__load_relaxed(&e->x));
+    weir__intent_end(w, e);
 }
 
 /* A free or (may_grow or not) idle entry of the set as it was probed. */
@@ -264,6 +281,8 @@ static enum claimed claim(struct weir *w, const struct probe *probe, const uint6
     }
     if (way == WEIR__WAYS)
         return CLAIM_NO_ROOM;
+    if (free)
+        weir__intent_begin(w, &ways[way], WEIR__INTENT_DROP);
 
     memcpy(seen, probe->word, sizeof seen);
     memcpy(word, probe->word, sizeof word);
@@ -271,8 +290,10 @@ static enum claimed claim(struct weir *w, const struct probe *probe, const uint6
     word[way >> 3] = (word[way >> 3] & ~(UINT64_C(0xff) << shift)) | (uint64_t)weir__table_tag(id[0]) << shift;
     word[1] = (word[1] & ~VERSION_MASK) | ((word[1] + VERSION_STEP) & VERSION_MASK);
     if (!weir__cas16(w->tags[probe->set].word, &seen[0], &seen[1], word[0], word[1])) {
-        if (!free)
-            give_back(&ways[way], id0);
+        if (free)
+            weir__intent_end(w, &ways[way]);
+        else
+            give_back(w, &ways[way], id0);
         return CLAIM_AGAIN;
     }
     claim->e = &ways[way];
@@ -327,6 +348,7 @@ static void release_way(struct weir *w, struct weir__hot *e)
 
     weir__store_release(&e->x, (weir__load_relaxed(&e->x) & ~WEIR__LOCK) + WEIR__STEP);
     set_tag(w, slot / WEIR__WAYS, slot % WEIR__WAYS, 0);
+    weir__intent_end(w, e);
 }
 
 /* The key of an entry that is locked or claimed goes. */
@@ -405,6 +427,7 @@ static uint64_t publish(struct weir *w, struct weir__hot *e, weir_policy_id poli
     weir__store_relaxed(&e->id[1], id[1]);
     weir__store_release(&e->x, x);
     weir__store_release(&e->id[0], id[0]);
+    weir__intent_end(w, e);
     return x;
 }
 
@@ -434,6 +457,17 @@ static enum claimed claim_any(struct weir *w, const struct path *path, const uin
     return CLAIM_NO_ROOM;
 }
 
+/* A shared limiter that seems full: killed processes may have left keys counted that aren't there. */
+static void recount(struct weir *w, uint64_t now)
+{
+    uint64_t last = weir__load_relaxed(&w->state->counted_at);
+
+    if (w->state->shared && now - last > RECOUNT_NS &&
+        atomic_compare_exchange_strong_explicit(&w->state->counted_at, &last, now, memory_order_relaxed,
+                                                memory_order_relaxed))
+        weir__intent_count_keys(w);
+}
+
 struct weir__hot *weir__table_obtain(struct weir *w, weir_policy_id policy, const void *key, size_t key_len,
                                      const uint64_t id[2], uint64_t now, uint64_t *x)
 {
@@ -454,6 +488,8 @@ struct weir__hot *weir__table_obtain(struct weir *w, weir_policy_id policy, cons
         if (got == CLAIMED)
             break;
         if (got == CLAIM_NO_ROOM) {
+            if (!may_grow)
+                recount(w, now);
             if (swept || weir__table_sweep(w, SWEEP_FULL, now) == 0)
                 return NULL;
             swept = true;
@@ -474,23 +510,38 @@ struct weir__hot *weir__table_obtain(struct weir *w, weir_policy_id policy, cons
     return won.e;
 }
 
-bool weir__table_lock(struct weir__hot *e, const uint64_t id[2], uint64_t *x)
+bool weir__table_lock(struct weir *w, struct weir__hot *e, const uint64_t id[2], uint64_t *x)
 {
     unsigned turns = 0;
 
-    for (;; weir__backoff(&turns)) {
+    for (;; weir__intent_wait(w, &turns)) {
         *x = weir__load_acquire(&e->x);
         if (!weir__table_is(e, id))
             return false;
-        if (!(*x & WEIR__LOCK) && atomic_compare_exchange_weak_explicit(&e->x, x, *x | WEIR__LOCK, memory_order_seq_cst,
-                                                                        memory_order_relaxed))
+        if (*x & WEIR__LOCK)
+            continue;
+        weir__intent_begin(w, e, WEIR__INTENT_REWRITE);
+        if (atomic_compare_exchange_weak_explicit(&e->x, x, *x | WEIR__LOCK, memory_order_seq_cst,
+                                                  memory_order_relaxed))
             return true;
+        weir__intent_end(w, e);
     }
 }
 
-void weir__table_unlock(struct weir__hot *e, uint64_t x)
+void weir__table_unlock(struct weir *w, struct weir__hot *e, uint64_t x)
 {
     weir__store_release(&e->x, x & ~WEIR__LOCK);
+    weir__intent_end(w, e);
+}
+
+void weir__table_abandon(struct weir *w, struct weir__hot *e)
+{
+    uint32_t slot = weir__slot_of(w, e);
+
+    /* Whether the key's run in the arena was given back already can't be known: it is not given back twice. */
+    w->cold[slot].key_len = 0;
+    weir__store_release(&e->x, (weir__load_relaxed(&e->x) & ~WEIR__LOCK) + WEIR__STEP);
+    set_tag(w, slot / WEIR__WAYS, slot % WEIR__WAYS, 0);
 }
 
 /* Of an entry that is locked and hidden. */

@@ -96,14 +96,20 @@ struct weir__hot *weir__table_search(struct weir *w, const uint64_t id[2], uint6
 struct weir__hot *weir__table_obtain(struct weir *w, weir_policy_id policy, const void *key, size_t key_len,
                                      const uint64_t id[2], uint64_t now, uint64_t *x);
 
-/* Takes the lock bit of x if the entry still is the key's; false: it isn't. Waits where it is locked. *x: as it was,
- * without the bit. weir__table_unlock publishes what was changed meanwhile; x must be past *x. */
-bool weir__table_lock(struct weir__hot *e, const uint64_t id[2], uint64_t *x);
-void weir__table_unlock(struct weir__hot *e, uint64_t x);
+/* Takes the lock bit of x, to rewrite the entry in place, if it still is the key's; false: it isn't. Waits where it is
+ * locked. *x: as it was, without the bit. weir__table_unlock publishes what was changed meanwhile; x must be past *x.
+ * */
+bool weir__table_lock(struct weir *w, struct weir__hot *e, const uint64_t id[2], uint64_t *x);
+void weir__table_unlock(struct weir *w, struct weir__hot *e, uint64_t x);
 
 /* Drops an entry that weir__table_lock locked at x and that nobody has pinned: false, and it is still locked, where
  * somebody has. */
 bool weir__table_drop(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now);
+
+/* For recovery, of an entry that a dead process has left: frees one that is nobody's; or unlocks one that is as it
+ * was. */
+void weir__table_abandon(struct weir *w, struct weir__hot *e);
+void weir__table_step(struct weir *w, struct weir__hot *e, uint64_t x);
 
 /* Drops what is idle (full, synced, unpinned) among the next n slots in turn. Returns how many entries it dropped. */
 size_t weir__table_sweep(struct weir *w, size_t n, uint64_t now);

@@ -397,7 +397,7 @@ static void refill(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now
     weir__store_release(&e->f, f);
     weir__store_relaxed(&w->cold[weir__slot_of(w, e)].base, x);
     weir__store_relaxed(&w->cold[weir__slot_of(w, e)].returned, 0);
-    weir__table_unlock(e, x);
+    weir__table_unlock(w, e, x);
 }
 
 static void forget_here(const struct weir__ask *ask, uint64_t now)
@@ -408,9 +408,9 @@ static void forget_here(const struct weir__ask *ask, uint64_t now)
 
     weir__lock(&w->state->walk_lock);
     e = weir__table_search(w, ask->id, &x);
-    if (e && weir__table_lock(e, ask->id, &x)) {
+    if (e && weir__table_lock(w, e, ask->id, &x)) {
         if (weir__load_relaxed(&e->regime) != WEIR__LOCAL)
-            weir__table_unlock(e, weir__hybrid_forget(w, weir__slot_of(w, e), x, now));
+            weir__table_unlock(w, e, weir__hybrid_forget(w, weir__slot_of(w, e), x, now));
         else if (!weir__table_drop(w, e, x, now))
             refill(w, e, x, now);
     }

@@ -933,7 +933,7 @@ START_TEST(a_new_key_inherits_nothing)
         landed = i > 0 && weir__slot_of(fake.w, e) == slot;
         if (!landed) {
             weir__table_id(fake.w, id, key, strlen(key), hash);
-            ck_assert(weir__table_lock(e, hash, &x));
+            ck_assert(weir__table_lock(fake.w, e, hash, &x));
             ck_assert(weir__table_drop(fake.w, e, x, fake.now));
         }
     }

@@ -106,10 +106,10 @@ static bool drop(const uint64_t id[2])
     uint64_t x;
 
     ck_assert_ptr_nonnull(e);
-    ck_assert(weir__table_lock(e, id, &x));
+    ck_assert(weir__table_lock(w, e, id, &x));
     if (weir__table_drop(w, e, x, now))
         return true;
-    weir__table_unlock(e, x);
+    weir__table_unlock(w, e, x);
     return false;
 }
 
