@@ -340,30 +340,47 @@ static int wants_presence(const struct weir__course *course, const struct weir__
 
 static void keep_present(struct weir__reconcile *rec, uint64_t mono)
 {
-    struct weir__lane *stalest = NULL;
     int eager = is_eager(rec);
 
-    if (rec->draining)
-        return;
-    for (uint32_t id = 0; id < rec->course_count; id++) {
-        const struct weir__course *course = &rec->courses[id];
-        int hybrid = is_hybrid(rec, id);
+    for (uint32_t id = 0; id < rec->course_count && !rec->draining; id++)
+        for (uint32_t i = 0; rec->courses[id].lanes && i < rec->node->shards; i++) {
+            struct weir__lane *lane = &rec->courses[id].lanes[i];
 
-        for (uint32_t i = 0; course->lanes && i < rec->node->shards; i++) {
-            struct weir__lane *lane = &course->lanes[i];
-
-            if (hybrid && wants_presence(course, lane, mono, eager))
+            if (is_hybrid(rec, id) && wants_presence(&rec->courses[id], lane, mono, eager))
                 lane->presence = 1;
-            if (hybrid && !lane->batch && (!stalest || lane->answered_at < stalest->answered_at))
-                stalest = lane;
             weir__reconcile_ready(rec, lane);
         }
-    }
-    /* nothing else was answered for a while: is Redis there? */
-    if (stalest && !rec->ready && !rec->flying && mono - rec->answered_at > rec->node->interval_ns / 2) {
-        stalest->presence = 1;
-        weir__reconcile_ready(rec, stalest);
-    }
+}
+
+static int is_working(const struct weir__reconcile *rec)
+{
+    for (uint32_t id = 0; id < rec->course_count; id++)
+        if (rec->courses[id].walk)
+            return 1;
+    return rec->collect;
+}
+
+/* Where nothing else will be answered soon, somebody is asked: what has no slice is good only while Redis answers. */
+static void look_alive(struct weir__reconcile *rec, uint64_t mono)
+{
+    struct weir__lane *stalest = NULL;
+
+    if (is_working(rec))
+        return;
+    rec->alive_due = 0;
+    if (rec->draining || rec->ready || rec->flying || mono - rec->answered_at < rec->node->interval_ns / 4 * 3)
+        return;
+    for (uint32_t id = 0; id < rec->course_count; id++)
+        for (uint32_t i = 0; rec->courses[id].lanes && is_hybrid(rec, id) && i < rec->node->shards; i++) {
+            struct weir__lane *lane = &rec->courses[id].lanes[i];
+
+            if (!lane->batch && (!stalest || lane->answered_at < stalest->answered_at))
+                stalest = lane;
+        }
+    if (!stalest)
+        return;
+    stalest->presence = 1;
+    weir__reconcile_ready(rec, stalest);
 }
 
 /* What Redis said of keys is forgotten once they are full again. */
@@ -437,6 +454,7 @@ static void on_tick(uv_timer_t *timer)
     mark_due(rec, mono);
     forget_full(rec, mono);
     keep_present(rec, mono);
+    rec->alive_due = 1;
     weir__reconcile_busy(rec);
     arm_tick(rec, 0);
 }
@@ -507,6 +525,8 @@ void weir__reconcile_pump(struct weir__reconcile *rec)
             weir__reconcile_busy(rec);
     }
     resend_parked(rec, mono, now);
+    if (rec->alive_due)
+        look_alive(rec, mono);
     while (has_room(rec) && (lane = next_ready(rec))) {
         struct weir__batch *batch = weir__batch_build(node, lane, mono, now, sha);
 
@@ -558,6 +578,7 @@ void weir__reconcile_link(struct weir__reconcile *rec, int up)
     for (uint32_t id = 0; id < rec->course_count; id++)
         weir__reconcile_walk(rec, id, uv_hrtime());
     rec->answered_at = 0; /* somebody must be asked at once */
+    rec->alive_due = 1;
     keep_present(rec, uv_hrtime());
     weir__reconcile_busy(rec);
 }

@@ -50,7 +50,7 @@ struct weir__reconcile {
     uint64_t answered_at; /* the last answer to anything */
     uint64_t fresh;       /* limiter's clock: what has no slice is good until then */
     uint64_t fresh_told;
-    uint8_t up, urgent, collect, draining, started, stopped, full;
+    uint8_t up, urgent, collect, alive_due, draining, started, stopped, full;
     uint8_t handles; /* to be closed */
     /* flush.c */
     enum weir__stage stage;
