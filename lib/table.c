@@ -272,7 +272,7 @@ static enum claimed claim(struct weir *w, const struct probe *probe, const uint6
     uint64_t id0 = 0, word[2], seen[2];
 
     if (free)
-        way = free >> preferred & 1 ? preferred : (unsigned)__builtin_ctz(free);
+        way = (unsigned)__builtin_ctz(free >> preferred ? free >> preferred << preferred : free);
     for (unsigned i = 0; i < WEIR__WAYS && way == WEIR__WAYS; i++) {
         unsigned candidate = (preferred + i) % WEIR__WAYS;
 

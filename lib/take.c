@@ -250,7 +250,6 @@ WEIR__INLINE int take_quickly(struct weir *w, weir_policy_id policy, const uint6
 
     if (WEIR__UNLIKELY(!e) || WEIR__UNLIKELY(stripe >= w->private_counts))
         return WEIR__REKEYED;
-    __builtin_prefetch(e, 0, 3);
     if (!timed && WEIR__UNLIKELY(!weir__clock_glance(&w->gate->clock, &now)))
         return WEIR__REKEYED;
     x = weir__load_acquire(&e->x);
@@ -272,6 +271,7 @@ WEIR__INLINE int take(struct weir *w, weir_policy_id policy, const void *key, si
         WEIR__LIKELY(policy < weir__load_acquire(&w->gate->policies)) &&
         WEIR__LIKELY(!weir__load_relaxed(&w->policies[policy].special))) {
         weir__table_id(w, policy, key, key_len, id);
+        weir__table_prefetch_first(w, id);
         verdict = take_quickly(w, policy, id, cost, timed, now);
         if (WEIR__LIKELY(verdict != WEIR__REKEYED))
             return verdict;
