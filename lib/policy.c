@@ -311,7 +311,7 @@ int weir_policy_set(struct weir *w, weir_policy_id id, const struct weir_policy 
     struct weir_policy read;
     unsigned spare;
     uint64_t now;
-    int error;
+    int error = WEIR_E_NOENT;
 
     if (!w || !policy)
         return WEIR_E_INVAL;

@@ -88,7 +88,7 @@ START_TEST(the_format)
         if (sscanf(line, "# TYPE %63s", name) == 1) {
             for (size_t i = 0; i < names; i++)
                 ck_assert_str_ne(described[i], name);
-            strcpy(described[names++], name);
+            memcpy(described[names++], name, sizeof name);
         } else if (*line != '#') {
             ck_assert_int_eq(sscanf(line, "%63[a-z_]", name), 1);
             for (size_t i = 0; i < names; i++)
