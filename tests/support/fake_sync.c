@@ -83,6 +83,35 @@ weir_policy_id fake_policy(struct fake_sync *fake, const char *name, uint64_t li
     return id;
 }
 
+weir_policy_id fake_ten_a_second(struct fake_sync *fake, enum weir_on_outage on_outage, enum weir_unknown unknown)
+{
+    return fake_policy(fake, "p", 10, FAKE_SECOND, 100, on_outage, unknown);
+}
+
+weir_policy_id fake_attached(struct fake_sync *fake, enum weir_on_outage on_outage, enum weir_unknown unknown,
+                             uint64_t q0)
+{
+    weir_policy_id id = fake_ten_a_second(fake, on_outage, unknown);
+    fake_attach(fake);
+    weir__seam_overdraft(fake->w, id, q0, 2, 20);
+    weir__seam_fresh_until(fake->w, id, read_clock(fake) + FAKE_SECOND);
+    weir__seam_pace(fake->w, id, 200 * FAKE_MS, 5 * FAKE_MS);
+    return id;
+}
+
+void fake_pass(struct fake_sync *fake, uint64_t ns)
+{
+    atomic_fetch_add_explicit(&fake->now, ns, memory_order_relaxed);
+}
+
+int fake_drain(struct fake_sync *fake, weir_policy_id id, const char *key, struct weir_result *result)
+{
+    int n = 0;
+    while (fake_take(fake, id, key, 1, result) == WEIR_ALLOW)
+        ck_assert_int_lt(n++, 100000);
+    return n;
+}
+
 int fake_take(struct fake_sync *fake, weir_policy_id id, const char *key, int64_t cost, struct weir_result *result)
 {
     return weir_take(fake->w, id, key, strlen(key), cost, result);

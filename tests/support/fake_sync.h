@@ -40,6 +40,19 @@ void fake_attach(struct fake_sync *fake);
 weir_policy_id fake_policy(struct fake_sync *fake, const char *name, uint64_t limit, uint64_t per_ns, uint64_t burst,
                            enum weir_on_outage on_outage, enum weir_unknown unknown);
 
+/* 10 a second, burst 100: 100 ms a token. */
+weir_policy_id fake_ten_a_second(struct fake_sync *fake, enum weir_on_outage on_outage, enum weir_unknown unknown);
+
+/* The same with a sync that Redis answers for the next second, and that has told q0, a share (2 a second, 20 at most)
+ * and its pace (200 ms, 5 ms). */
+weir_policy_id fake_attached(struct fake_sync *fake, enum weir_on_outage on_outage, enum weir_unknown unknown,
+                             uint64_t q0);
+
+void fake_pass(struct fake_sync *fake, uint64_t ns);
+
+/* How many takes of one token pass now. */
+int fake_drain(struct fake_sync *fake, weir_policy_id id, const char *key, struct weir_result *result);
+
 /* One take, at fake->now. */
 int fake_take(struct fake_sync *fake, weir_policy_id id, const char *key, int64_t cost, struct weir_result *result);
 
