@@ -97,8 +97,8 @@ uint32_t weir__arena_put(struct weir__arena *arena, const void *bytes, size_t n)
         if (first == WEIR__ARENA_NONE) {
             arena->too_long = need;
         } else {
+            arena->hand = first + need; /* first: it tells that something was ever put in */
             mark(arena, first, need, 1);
-            arena->hand = first + need;
         }
     }
     weir__unlock(&arena->lock);
@@ -112,6 +112,29 @@ void weir__arena_drop(struct weir__arena *arena, uint32_t block, size_t n)
     weir__lock(&arena->lock);
     mark(arena, block, blocks_for(n), 0);
     arena->too_long = UINT32_MAX;
+    weir__unlock(&arena->lock);
+}
+
+int weir__arena_begin_again(struct weir__arena *arena)
+{
+    weir__lock(&arena->lock);
+    if (arena->hand == 0) {
+        weir__unlock(&arena->lock);
+        return 0;
+    }
+    memset(map_of(arena), 0, map_bytes(arena->blocks));
+    arena->in_use = 0;
+    arena->too_long = UINT32_MAX;
+    return 1;
+}
+
+void weir__arena_mark_again(struct weir__arena *arena, uint32_t block, size_t n)
+{
+    mark(arena, block, blocks_for(n), 1);
+}
+
+void weir__arena_end_again(struct weir__arena *arena)
+{
     weir__unlock(&arena->lock);
 }
 

@@ -34,6 +34,12 @@ void weir__arena_deinit(struct weir__arena *arena);
 uint32_t weir__arena_put(struct weir__arena *arena, const void *bytes, size_t n);
 void weir__arena_drop(struct weir__arena *arena, uint32_t block, size_t n);
 
+/* After somebody was killed in one of these: all is freed; what is in use is marked again. begin: 0 where nothing was
+ * ever put in; else the lock is held until end. */
+int weir__arena_begin_again(struct weir__arena *arena);
+void weir__arena_mark_again(struct weir__arena *arena, uint32_t block, size_t n);
+void weir__arena_end_again(struct weir__arena *arena);
+
 const void *weir__arena_bytes_of(const struct weir__arena *arena, uint32_t block);
 
 #endif

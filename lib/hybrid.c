@@ -418,7 +418,7 @@ static int fall(struct ask *a, const struct weir__view *v)
     uint64_t x = v->x, s = v->f & WEIR__SLOT;
 
     /* acq_rel: all that the view read is proved current, and what follows stays after it */
-    weir__intent_begin(a->w, a->e, WEIR__INTENT_REWRITE);
+    weir__intent_begin(a->w, a->e, WEIR__INTENT_FALL);
     if (!atomic_compare_exchange_strong_explicit(&a->e->x, &x, x | WEIR__LOCK, memory_order_acq_rel,
                                                  memory_order_relaxed)) {
         weir__intent_end(a->w, a->e);

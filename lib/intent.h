@@ -9,6 +9,9 @@
  * one. What was being dropped or made is dropped; what was being rewritten in place keeps its key and is empty:
  * nothing is minted.
  *
+ * Who makes or drops entries also says so (weir__intent_enter) for as long as the number of keys may be wrong: once
+ * somebody has died, all others are kept out for the moment in which they are counted.
+ *
  * In a limiter of one process nothing of this costs more than a look at a flag.
  */
 #ifndef WEIR_LIB_INTENT_H
@@ -18,10 +21,14 @@
 
 #include "lib/limiter.h"
 
+/* Of several dead ones at an entry the highest counts. */
 enum weir__intent {
-    WEIR__INTENT_DROP = 0,   /* to drop it, or to make it: its level is as it was, or it is nobody's */
-    WEIR__INTENT_REWRITE = 1 /* in place: its level can't be known */
+    WEIR__INTENT_DROP = 0,   /* to drop it, to make it, to pin it: its level is as it was, or it is nobody's */
+    WEIR__INTENT_FALL = 1,   /* to put it on its fallback share: f is the old one or the new one */
+    WEIR__INTENT_REWRITE = 2 /* in place: its level can't be known */
 };
+
+#define WEIR__NO_SLOT UINT32_MAX /* of weir__intent_enter */
 
 void weir__intent_note(struct weir *w, uint32_t slot, enum weir__intent intent);
 void weir__intent_done(struct weir *w, uint32_t slot);
@@ -39,18 +46,38 @@ WEIR__INLINE void weir__intent_end(struct weir *w, const struct weir__hot *e)
         weir__intent_done(w, weir__slot_of(w, e));
 }
 
-/* Puts right what dead processes have left. */
+/* Before the number of keys or the key arena are touched, and after. Intents may be begun and ended in between; nobody
+ * may be waited for. */
+WEIR__INLINE void weir__intent_enter(struct weir *w)
+{
+    if (WEIR__UNLIKELY(w->state->shared))
+        weir__intent_note(w, WEIR__NO_SLOT, WEIR__INTENT_DROP);
+}
+
+WEIR__INLINE void weir__intent_leave(struct weir *w)
+{
+    if (WEIR__UNLIKELY(w->state->shared))
+        weir__intent_done(w, WEIR__NO_SLOT);
+}
+
+/* Puts right what dead processes have left. Threads: any, without intents of its own. */
 void weir__intent_recover(struct weir *w);
 
-/* weir__backoff for whoever waits for an entry: looks for the dead every now and then. */
+/* This process: its id and start time, never 0; and whether such a one still runs. */
+uint64_t weir__intent_self(struct weir *w);
+bool weir__intent_is_alive(uint64_t process);
+
+/* Has a living process an intent on the entry? */
+bool weir__intent_is_at(struct weir *w, uint32_t slot);
+
+/* weir__backoff for whoever waits for an entry; of a shared limiter it looks for the dead after a while, and sleeps. */
+void weir__intent_wait_long(struct weir *w, unsigned turns);
+
 WEIR__INLINE void weir__intent_wait(struct weir *w, unsigned *turns)
 {
     weir__backoff(turns);
-    if (WEIR__UNLIKELY(*turns % 512 == 0) && w->state->shared)
-        weir__intent_recover(w);
+    if (WEIR__UNLIKELY(*turns > 256) && w->state->shared)
+        weir__intent_wait_long(w, *turns);
 }
-
-/* Of a shared limiter: the number of keys, counted. Killed processes may have left it wrong. */
-void weir__intent_count_keys(struct weir *w);
 
 #endif

@@ -80,6 +80,11 @@ struct weir__tags {
     _Alignas(16) _Atomic uint64_t word[2];
 };
 
+/* Of a shared limiter: what a process is about to do (lib/intent.c). Free while process is 0. */
+struct weir__place {
+    _Atomic uint64_t process, what;
+};
+
 struct weir__state {
     uint64_t secret[2]; /* of the keyed hash */
     uint64_t sets;      /* of 15 entries */
@@ -102,10 +107,11 @@ struct weir__state {
     _Atomic uint64_t high_water; /* the latest time at which a full entry was dropped: none is made before it */
     _Atomic uint64_t sweep_hand; /* slot */
     /* of a shared limiter */
-    _Atomic uint64_t intents[WEIR__INTENTS]; /* intent.h; 0: free */
-    _Atomic uint64_t counted_at;             /* when keys was last counted */
-    pthread_mutex_t recover_lock;            /* putting right what a dead process left */
-    uint32_t walking;                        /* under policy_lock: id + 1 of the policy whose entries are being moved */
+    struct weir__place intents[WEIR__INTENTS];
+    _Atomic uint32_t paused;      /* keys are being counted: no intents, please */
+    _Atomic uint32_t miscounted;  /* somebody died: they must be */
+    pthread_mutex_t recover_lock; /* putting right what a dead process left */
+    uint32_t walking;             /* under policy_lock: id + 1 of the policy whose entries are being moved */
 };
 
 struct weir__gate {
@@ -143,7 +149,7 @@ struct weir {
     struct weir__slice *slice;
     _Atomic uint64_t *dirty; /* a bit a slot */
     struct weir__arena *arena;
-    _Atomic uint64_t signature;                /* of this process, in its intents */
+    _Atomic uint64_t process;                  /* this one, as weir__intent_self last found it */
     _Atomic(const struct weir__hooks *) hooks; /* NULL: no sync attached */
     _Atomic uint32_t hooks_inside;             /* calls that may be using it */
     void (*join)(void *join_ctx);              /* of the sync that was attached last: once it has gone, wait for it */

@@ -33,15 +33,32 @@ void weir__lock_deinit(pthread_mutex_t *mutex)
     pthread_mutex_destroy(mutex);
 }
 
-void weir__lock(pthread_mutex_t *mutex)
+/* Did the owner die? It is this thread's now. */
+static int inherit(pthread_mutex_t *mutex, int error)
 {
-    int error = pthread_mutex_lock(mutex);
-
 #if defined(__linux__) || defined(__FreeBSD__)
-    if (error == EOWNERDEAD)
+    if (error == EOWNERDEAD) {
         pthread_mutex_consistent(mutex);
+        return 1;
+    }
 #endif
+    (void)mutex;
     (void)error;
+    return 0;
+}
+
+int weir__lock(pthread_mutex_t *mutex)
+{
+    return inherit(mutex, pthread_mutex_lock(mutex));
+}
+
+int weir__lock_try(pthread_mutex_t *mutex)
+{
+    int error = pthread_mutex_trylock(mutex);
+
+    if (inherit(mutex, error))
+        return 2;
+    return error == 0;
 }
 
 void weir__unlock(pthread_mutex_t *mutex)

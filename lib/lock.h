@@ -11,8 +11,12 @@
 int weir__lock_init(pthread_mutex_t *mutex, int shared);
 void weir__lock_deinit(pthread_mutex_t *mutex);
 
-/* What it protects may be half changed where its owner died: whoever holds it must be able to start over. */
-void weir__lock(pthread_mutex_t *mutex);
+/* What it protects may be half changed where its owner died: whoever holds it must be able to start over. Returns 1
+ * then. */
+int weir__lock(pthread_mutex_t *mutex);
+
+/* 0: somebody holds it, this thread perhaps. 1: it is taken; 2: its owner died. */
+int weir__lock_try(pthread_mutex_t *mutex);
 void weir__unlock(pthread_mutex_t *mutex);
 
 #endif

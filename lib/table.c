@@ -22,7 +22,6 @@
 #define VERSION_MASK (UINT64_C(0x7f) << 56)
 #define CHOICES 6u    /* sets that a key may live in: so many full ones at load 0.65 are one key in 10 million */
 #define SWEEP_STEP 4u /* slots swept along with each new key, where the table fills up */
-#define RECOUNT_NS UINT64_C(1000000000)
 #define SWEEP_FULL 60u /* ... and before one is refused */
 
 /* What a look at a set found. */
@@ -457,21 +456,30 @@ static enum claimed claim_any(struct weir *w, const struct path *path, const uin
     return CLAIM_NO_ROOM;
 }
 
-/* A shared limiter that seems full: killed processes may have left keys counted that aren't there. */
-static void recount(struct weir *w, uint64_t now)
+/* A claimed entry becomes the key's. Returns NULL where its bytes find no room. */
+static struct weir__hot *furnish(struct weir *w, const struct claim *won, weir_policy_id policy, const void *key,
+                                 size_t key_len, const uint64_t id[2], uint64_t now, uint64_t *x)
 {
-    uint64_t last = weir__load_relaxed(&w->state->counted_at);
+    bool whole = weir__load_acquire(&w->policies[policy].mode) != WEIR_LOCAL;
 
-    if (w->state->shared && now - last > RECOUNT_NS &&
-        atomic_compare_exchange_strong_explicit(&w->state->counted_at, &last, now, memory_order_relaxed,
-                                                memory_order_relaxed))
-        weir__intent_count_keys(w);
+    if (won->evicted)
+        atomic_fetch_add_explicit(&w->state->evictions, 1, memory_order_relaxed);
+    if (!remember_key(w, won->e, whole, key, key_len)) {
+        release_way(w, won->e);
+        unreserve_key(w);
+        return NULL;
+    }
+    /* before the entry is shown, for it is idle until its first take */
+    if (weir__load_relaxed(&w->state->keys) > w->state->max_keys - w->state->max_keys / 4)
+        weir__table_sweep(w, SWEEP_STEP, now);
+    *x = publish(w, won->e, policy, id, now);
+    return won->e;
 }
 
 struct weir__hot *weir__table_obtain(struct weir *w, weir_policy_id policy, const void *key, size_t key_len,
                                      const uint64_t id[2], uint64_t now, uint64_t *x)
 {
-    bool swept = false, may_grow, whole;
+    bool swept = false, may_grow;
     struct claim won;
     struct path path;
 
@@ -481,33 +489,23 @@ struct weir__hot *weir__table_obtain(struct weir *w, weir_policy_id policy, cons
 
         if (e)
             return e;
+        weir__intent_enter(w);
         may_grow = reserve_key(w);
         got = claim_any(w, &path, id, may_grow, now, &won);
         if (may_grow && (got != CLAIMED || won.evicted))
             unreserve_key(w);
+        e = got == CLAIMED ? furnish(w, &won, policy, key, key_len, id, now, x) : NULL;
+        weir__intent_leave(w);
         if (got == CLAIMED)
-            break;
+            return e;
         if (got == CLAIM_NO_ROOM) {
-            if (!may_grow)
-                recount(w, now);
+            if (w->state->shared && !swept) /* dead processes may hold it */
+                weir__intent_recover(w);
             if (swept || weir__table_sweep(w, SWEEP_FULL, now) == 0)
                 return NULL;
             swept = true;
         }
     }
-    if (won.evicted)
-        atomic_fetch_add_explicit(&w->state->evictions, 1, memory_order_relaxed);
-    whole = weir__load_acquire(&w->policies[policy].mode) != WEIR_LOCAL;
-    if (!remember_key(w, won.e, whole, key, key_len)) {
-        release_way(w, won.e);
-        unreserve_key(w);
-        return NULL;
-    }
-    /* before the entry is shown, for it is idle until its first take */
-    if (weir__load_relaxed(&w->state->keys) > w->state->max_keys - w->state->max_keys / 4)
-        weir__table_sweep(w, SWEEP_STEP, now);
-    *x = publish(w, won.e, policy, id, now);
-    return won.e;
 }
 
 bool weir__table_lock(struct weir *w, struct weir__hot *e, const uint64_t id[2], uint64_t *x)
@@ -544,12 +542,35 @@ void weir__table_abandon(struct weir *w, struct weir__hot *e)
     set_tag(w, slot / WEIR__WAYS, slot % WEIR__WAYS, 0);
 }
 
+/* An entry that is shown, and has its key in the arena: its run. */
+static bool run_of(struct weir *w, uint32_t slot, uint32_t *block)
+{
+    const struct weir__cold *cold = &w->cold[slot];
+
+    if (weir__load_relaxed(&w->hot[slot].id[0]) == 0 || cold->key_len <= WEIR__KEY_INLINE)
+        return false;
+    memcpy(block, cold->key + WEIR__KEY_INLINE - sizeof *block, sizeof *block);
+    return *block != WEIR__ARENA_NONE;
+}
+
+void weir__table_mend_arena(struct weir *w)
+{
+    uint32_t block;
+
+    if (!weir__arena_begin_again(w->arena))
+        return;
+    for (uint32_t slot = 0; slot < w->slots; slot++)
+        if (run_of(w, slot, &block))
+            weir__arena_mark_again(w->arena, block, w->cold[slot].key_len);
+    weir__arena_end_again(w->arena);
+}
+
 /* Of an entry that is locked and hidden. */
 static void drop_hidden(struct weir *w, struct weir__hot *e)
 {
     forget_key(w, e);
+    unreserve_key(w); /* while somebody still says that he is at it */
     release_way(w, e);
-    unreserve_key(w);
 }
 
 bool weir__table_drop(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now)
@@ -569,6 +590,7 @@ size_t weir__table_sweep(struct weir *w, size_t n, uint64_t now)
     size_t dropped = 0;
     uint64_t id0;
 
+    weir__intent_enter(w);
     for (; n > 0; n--, slot = slot + 1 == w->slots ? 0 : slot + 1) {
         uint64_t word = weir__load_acquire(&w->tags[slot / WEIR__WAYS].word[slot % WEIR__WAYS >> 3]);
 
@@ -577,5 +599,6 @@ size_t weir__table_sweep(struct weir *w, size_t n, uint64_t now)
             dropped++;
         }
     }
+    weir__intent_leave(w);
     return dropped;
 }

@@ -121,6 +121,10 @@ bool weir__table_drop(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t 
 void weir__table_abandon(struct weir *w, struct weir__hot *e);
 void weir__table_step(struct weir *w, struct weir__hot *e, uint64_t x);
 
+/* For recovery: the arena holds the keys of the entries that are shown, and nothing else. Threads: nobody may make or
+ * drop entries. */
+void weir__table_mend_arena(struct weir *w);
+
 /* Drops what is idle (full, synced, unpinned) among the next n slots in turn. Returns how many entries it dropped. */
 size_t weir__table_sweep(struct weir *w, size_t n, uint64_t now);
 
