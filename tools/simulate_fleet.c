@@ -342,6 +342,8 @@ static void query(struct simulate_world *world, uint32_t i, int64_t cost)
     uint32_t flags = world->o->on_outage == WEIR_OUTAGE_LOCAL ? WEIR__WIRE_OUTAGE_LOCAL : 0;
     int admitted = simulate_store_take(&world->store, &world->numbers, flags, (double)world->now / 1e9, cost, &free);
 
+    if (world->o->watch)
+        world->o->watch->take(world->o->watch->ctx, (double)world->now / 1e9, cost, admitted, free);
     if (simulate_is_lost(world, back))
         admitted = 0;
     simulate_post(world, back, SIMULATE_VERDICT, i, (uint32_t)admitted, cost);

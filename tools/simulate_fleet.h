@@ -37,6 +37,18 @@ enum simulate_workload {
     SIMULATE_WORKLOADS
 };
 
+struct weir__wire_batch;
+struct weir__wire_head;
+struct weir__wire_grant;
+
+/* Sees all that reaches the simulated Redis, with its answer; times are in the batch, or given (s). */
+struct simulate_watch {
+    void *ctx;
+    void (*sync)(void *ctx, const struct weir__wire_batch *batch, const struct weir__wire_head *head,
+                 const struct weir__wire_grant *grant);
+    void (*take)(void *ctx, double now, int64_t cost, int admitted, double free);
+};
+
 struct simulate_options {
     enum simulate_strategy strategy;
     enum simulate_workload workload;
@@ -52,6 +64,7 @@ struct simulate_options {
     uint64_t stall_ns;   /* at most */
     enum weir_on_outage on_outage;
     enum weir_unknown unknown;
+    const struct simulate_watch *watch; /* NULL: nobody */
 };
 
 struct simulate_result {

@@ -313,23 +313,25 @@ static void pump(struct simulate_node *n)
         send_batch(n);
 }
 
-/* What is due, and what is dirty. */
-static void report_due(struct simulate_node *n)
+/* What is due: a held slice has its own times, the rest goes with the node's interval. */
+static void report_due(struct simulate_node *n, uint64_t tick)
 {
     uint64_t now = n->world->now, interval = (uint64_t)(n->terms.interval * 1e9);
+    int holds = n->held || n->carried;
     struct weir__report report;
 
-    if (now + interval / 2 >= n->due_at) {
-        n->due_at = now + interval;
+    if (now + tick / 2 >= n->due_at) {
+        n->due_at = now + interval / 2;
         tell_overdraft(n);
         weir__seam_pace(n->w, n->policy, interval, n->rtt > 0 ? (uint64_t)(n->rtt * 1e9) : n->world->o->timeout_ns);
-        if ((n->held || n->carried) && !n->is_out && n->reported_at + interval / 2 <= now &&
+        if (holds && !n->is_out && n->reported_at < now - interval / 4 * 3 &&
             weir__seam_report(n->w, n->slot, now, &report))
             on_report(n, &report);
     }
-    if (now + interval / 2 >= n->collect_at) {
+    if (now + tick / 2 >= n->collect_at) {
         n->collect_at = now + n->world->o->interval_ns;
-        weir__seam_collect(n->w, now, 1, on_report, n);
+        if (!holds)
+            weir__seam_collect(n->w, now, 1, on_report, n);
     }
 }
 
@@ -337,13 +339,13 @@ static void tick(struct simulate_node *n)
 {
     struct simulate_world *world = n->world;
     double jitter = 0.1 * (2 * simulate_draw(&world->chance) - 1);
+    uint64_t tick = (uint64_t)(n->terms.interval * 5e8);
 
-    report_due(n);
+    report_due(n, tick);
     if (!n->answered_at || world->now - n->answered_at > PRESENCE_NS ||
         (!n->flying && !n->queued && world->now - n->answered_at > world->o->interval_ns / 2))
         n->presence = 1;
-    simulate_post(world, world->now + (uint64_t)(n->terms.interval * 1e9 * (1 + jitter)), SIMULATE_TICK, n->index, 0,
-                  0);
+    simulate_post(world, world->now + (uint64_t)((double)tick * (1 + jitter)), SIMULATE_TICK, n->index, 0, 0);
 }
 
 static void execute(struct simulate_node *n, uint32_t try)
@@ -354,6 +356,8 @@ static void execute(struct simulate_node *n, uint32_t try)
     n->wire.test_now = seconds(world->now);
     if (simulate_store_sync(&world->store, &n->wire, &n->heads[try % TRIES], &n->grants[try % TRIES]) != 0)
         world->status = WEIR_E_NOMEM;
+    if (world->o->watch)
+        world->o->watch->sync(world->o->watch->ctx, &n->wire, &n->heads[try % TRIES], &n->grants[try % TRIES]);
     if (!simulate_is_lost(world, back))
         simulate_post(world, back, SIMULATE_RECEIVE, n->index, try, 0);
 }
@@ -477,7 +481,7 @@ struct simulate_node *simulate_node_open(struct simulate_world *world, uint32_t 
         return NULL;
     }
     n->presence = 1;
-    simulate_post(world, world->now + (uint64_t)(n->terms.interval * 1e9 * simulate_draw(&world->chance)),
+    simulate_post(world, world->now + (uint64_t)(n->terms.interval * 5e8 * simulate_draw(&world->chance)),
                   SIMULATE_TICK, index, 0, 0);
     pump(n);
     return n;

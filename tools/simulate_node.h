@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A hybrid node in virtual time: a limiter of the library with the simulation for a clock, reconciled through the seam
- * as sync/ does it, with the arithmetic of sync/slice.c. What sync/reconcile.c, batch.c and answer.c do for many keys is
- * here done for one, in the same order.
+ * A hybrid node in virtual time: a limiter of the library with the simulation for a clock, reconciled through the
+ * seam as sync/ does it, with the arithmetic of sync/slice.c. What sync/reconcile.c, batch.c and answer.c do for many
+ * keys is here done for one, in the same order.
  *
  * Owns the limiter and what a node remembers. Must not know where its demand comes from.
  */

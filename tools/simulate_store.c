@@ -326,10 +326,11 @@ static void spend(struct simulate_value *k, double tokens)
     k->charged += tokens;
 }
 
-static double floored(const struct simulate_store *s, double level)
+/* Whole tokens below the floor of a debt: the node will report them again. */
+static double carried(const struct simulate_store *s, double level)
 {
     double bottom = -(s->burst + s->over);
-    return level < bottom ? level + floor(bottom - level) : level;
+    return level < bottom ? floor(bottom - level) : 0;
 }
 
 /* What value_of and store do: mine may be NULL. Returns -1 where there is no room. */
@@ -338,7 +339,7 @@ static int put(struct script *c, const struct simulate_slice *mine)
     struct simulate_store *s = c->s;
     struct simulate_value *k = c->k;
 
-    k->level = floored(s, k->level);
+    k->level += carried(s, k->level);
     k->expected = fmax(k->expected, k->level);
     if (c->own >= 0) {
         memmove(&k->slices[c->own], &k->slices[c->own + 1], (k->count - (uint32_t)c->own - 1) * sizeof k->slices[0]);
@@ -539,7 +540,7 @@ static int long_record(struct script *c, const struct weir__wire_batch *batch, d
     double credit = charge(c, batch->node, record, back), inflight = a.rate * batch->rtt * US;
     double sure = k->level - k->reserved - a.level - inflight;
     struct grant g = c->gathering ? keep(c, &a) : grant(c, sure, &a);
-    double p = g.level + inflight;
+    double unpaid = carried(s, k->level), p = g.level + inflight + unpaid;
     int holds = a.demand > 0 || g.rate > 0 || p > 1e-9 || p < -1e-9;
     if (holds) {
         double use = fmin(g.rate + (g.level > 0 ? g.level / s->interval : 0), a.demand);
@@ -557,7 +558,7 @@ static int long_record(struct script *c, const struct weir__wire_batch *batch, d
         memcpy(mine.node, batch->node, sizeof mine.node);
     }
     *out = (struct weir__wire_grant){.total = k->level,
-                                     .free = k->level - k->reserved,
+                                     .free = k->level + unpaid - k->reserved,
                                      .level = g.level,
                                      .rate = g.rate * US,
                                      .cap = g.cap,
@@ -574,19 +575,29 @@ static int short_sliced(struct script *c, const struct weir__wire_batch *batch, 
     struct simulate_value *k = c->k;
     const struct weir__wire_record *record = &batch->records[0];
 
+    struct simulate_slice mine = {.at = c->now};
+    double unpaid = 0;
+
     bring(c, 0, seed);
     find_own(c, batch->node);
-    int alive = c->own >= 0 && k->slices[c->own].demand >= 0;
+    int alive = c->own >= 0 && k->slices[c->own].demand > 0;
     c->own = -1;
     if (alive) {
         spend(k, (double)record->spent);
         k->level = fmin(c->s->burst, k->level);
         sweep(c);
     } else {
-        charge(c, batch->node, record, 0);
+        mine.credit = (float)charge(c, batch->node, record, 0);
+        unpaid = carried(c->s, k->level);
     }
-    *out = (struct weir__wire_grant){.total = k->level, .free = k->level - k->reserved};
-    return put(c, NULL);
+    if (unpaid > 0) {
+        k->reserved += unpaid;
+        k->holders++;
+        mine.reserved = unpaid;
+        memcpy(mine.node, batch->node, sizeof mine.node);
+    }
+    *out = (struct weir__wire_grant){.total = k->level, .free = k->level + unpaid - k->reserved};
+    return put(c, unpaid > 0 ? &mine : NULL);
 }
 
 static int short_record(struct script *c, const struct weir__wire_batch *batch, double seed,
@@ -598,10 +609,12 @@ static int short_record(struct script *c, const struct weir__wire_batch *batch, 
     if (c->gathering || seed < NOTHING_SEEN || (is_there(c->s) && k->form == SIMULATE_SLICED))
         return short_sliced(c, batch, seed, out);
     double level = fmin(c->s->burst, plain(c) - (double)record->spent);
+    if (carried(c->s, level) > 0)
+        return short_sliced(c, batch, seed, out);
     *out = (struct weir__wire_grant){.total = level, .free = level};
     if (record->spent == 0)
         return 0;
-    k->level = floored(c->s, level);
+    k->level = level;
     k->at = c->now;
     k->form = SIMULATE_PLAIN;
     k->count = 0;
@@ -662,9 +675,7 @@ int simulate_store_sync(struct simulate_store *s, const struct weir__wire_batch 
         if (record->known && (batch->flags & WEIR__WIRE_HELLO))
             seed = record->seed;
         status = weir__wire_is_long(record) ? long_record(&c, batch, seed, out) : short_record(&c, batch, seed, out);
-        double bottom = -(s->burst + s->over);
-        if (out->total < bottom)
-            out->carried = (int64_t)floor(bottom - out->total);
+        out->carried = (int64_t)carried(s, out->total);
     }
     member->seq = (double)batch->seq;
     member->said = now;

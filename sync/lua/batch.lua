@@ -127,7 +127,7 @@ local function finish(count)
   return answer
 end
 
--- Short records of keys without slices, the common case; the others are left for later.
+-- Short records of keys without slices, the common case; the others, and debts past their floor, are left for later.
 local later = {}
 do
   local text, at, changed, now, r, burst = ARGV[5], 1, s.changed, s.now, s.rate, s.burst
@@ -145,15 +145,17 @@ do
         if t > burst then t = burst end
       else t = plain(s, value, 0) end
       t = min(burst, t - spent)
-      if waiting then
-        local took = admit(i, t)
-        t, spent = t - took, spent + took
-      end
-      o[15 + 2 * i], o[16 + 2 * i] = t, t
-      if spent ~= 0 then
-        if t < bottom then t = floored(s, t) end
-        w[wi + 1], w[wi + 2] = fields[i], pack('<dd', t, now)
-        wi = wi + 2
+      if t < bottom then later[#later + 1] = i; later[#later + 1] = spent
+      else
+        if waiting then
+          local took = admit(i, t)
+          t, spent = t - took, spent + took
+        end
+        o[15 + 2 * i], o[16 + 2 * i] = t, t
+        if spent ~= 0 then
+          w[wi + 1], w[wi + 2] = fields[i], pack('<dd', t, now)
+          wi = wi + 2
+        end
       end
     end
   end

@@ -1,33 +1,26 @@
 -- SPDX-License-Identifier: MIT
--- What every script of weir begins with: a shard's header, its clock, its two generations of keys, its policy's
--- numbers. It owns the layout of the header and of the generations; it must not know records, slices or what follows a
--- reply's head. docs/protocol.md describes all of it. Redis runs Lua 5.1: numbers are doubles; every key comes in KEYS.
--- Times are microseconds, whole and so exact, rates are tokens a microsecond.
+-- common: a shard's header, its clock, its two generations of keys, its policy's numbers. It owns the layout of the
+-- header and of the generations; it must not know records, slices or what follows a reply's head. Follows layout.lua.
 -- Every function and every local that functions share costs on each call of a script, and a call of math.min costs ten
 -- comparisons: so there are few of them here.
-local call, pack, unpk, floor, max, min = redis.call, struct.pack, struct.unpack, math.floor, math.max, math.min
-
 local LIVE = 60e6      -- a node that was silent for longer is not counted
 local REMEMBER = 600e6 -- nor remembered after this
 local CHUNK = 6000     -- values a call: unpack fails at 8,000
 
--- The header: 30 doubles in field '!' of the nodes' key.
-local HEADER = '<dddddddddddddddddddddddddddddd'
-
 -- A shard from its header. Made in one piece: a table that grows is built anew each time.
 local function read_header(text)
   local a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, A, B, C, D = unpk(HEADER, text)
-  return {format = a, shards = b, version = c, limit = d, per = e, burst = f, over = g, life = h, epoch = i, high = j,
-    offset = k, recover = l, gen = m, flip = n, length = o, base = p, base_at = q, changed = r, old_rate = s,
-    old_burst = t, keep = u, nodes = v, promised = w, reserve = x, promisable = y, raised = z, swept = A, refresh = B,
-    has_cur = C, has_prev = D, even = '', odd = '', name = '', cur = '', prv = '', raw = 0, now = 0, nonce = 0, bad = 0,
-    interval = 0, timeout = 0, before = 0, rate = 0, absent = 0, node = false, save = false, fresh = false,
+  return {format = a, shards = b, version = c, limit = d, per = e, burst = f, over = g, nodes = h, epoch = i, high = j,
+    offset = k, recover = l, gen = m, flip = n, changed = o, base = p, base_at = q, reserve = r, refresh = s,
+    has_cur = t, has_prev = u, life = v, length = w, old_rate = x, old_burst = y, keep = z, promised = A,
+    promisable = B, raised = C, swept = D, even = '', odd = '', name = '', cur = '', prv = '', raw = 0, nonce = 0, bad = 0,
+    now = 0, interval = 0, timeout = 0, before = 0, rate = 0, absent = 0, node = false, save = false, fresh = false,
     outage = false, stop = false, wrote = false}
 end
 
--- Longer than 64 bytes, so that Redis keeps the hash as a table and not as a list to be searched.
+-- The tag of a generation.
 local function tag(gen)
-  return string.format('weir %.0f %064d', gen, 0)
+  return pack('<d', gen) .. MARK
 end
 
 -- PEXPIRE's argument must be an integer, 1 at least; `..` would print 1e+15.
@@ -77,8 +70,8 @@ local function amend(s, n)
     s.length = class((2 * s.burst + s.over + 2) * s.per / s.limit / 1e3)
     s.flip, s.base, s.base_at = now + s.length, s.burst, now
     local even, odd = call('HGET', s.even, '!'), call('HGET', s.odd, '!')
-    local e = even and tonumber(string.match(even, '^weir (%d+) ')) or -1
-    local o = odd and tonumber(string.match(odd, '^weir (%d+) ')) or -1
+    local e = even and string.sub(even, 9) == MARK and unpk('<d', even) or -1
+    local o = odd and string.sub(odd, 9) == MARK and unpk('<d', odd) or -1
     if e < 0 and o < 0 then return end
     s.gen, s.has_cur, s.has_prev = max(e, o), 1, min(e, o) >= 0 and math.abs(e - o) == 1 and 1 or 0
     stretch()
@@ -205,10 +198,9 @@ end
 local function save(s, ...)
   local due = s.now >= s.refresh
   if due then s.refresh = s.now + LIVE end
-  call('HSET', s.name, '!', pack(HEADER, s.format, s.shards, s.version, s.limit, s.per, s.burst, s.over, s.life,
-    s.epoch, s.high, s.offset, s.recover, s.gen, s.flip, s.length, s.base, s.base_at, s.changed, s.old_rate,
-    s.old_burst, s.keep, s.nodes, s.promised, s.reserve, s.promisable, s.raised, s.swept, s.refresh, s.has_cur,
-    s.has_prev), ...)
+  call('HSET', s.name, '!', pack(HEADER, s.format, s.shards, s.version, s.limit, s.per, s.burst, s.over, s.nodes,
+    s.epoch, s.high, s.offset, s.recover, s.gen, s.flip, s.changed, s.base, s.base_at, s.reserve, s.refresh, s.has_cur,
+    s.has_prev, s.life, s.length, s.old_rate, s.old_burst, s.keep, s.promised, s.promisable, s.raised, s.swept), ...)
   if due then expire(s.name, max(REMEMBER, 3 * s.length)) end
 end
 
@@ -247,9 +239,8 @@ local function plain(s, value, back)
 end
 
 -- A debt has a floor, since a generation is only so long: whole tokens below it are not applied, the node reports them
--- again.
-local function floored(s, t)
+-- again. Until then they are reserved for it, so that nobody is given what they spent.
+local function carried(s, t)
   local bottom = -(s.burst + s.over)
-  if t < bottom then t = t + floor(bottom - t) end
-  return t
+  return t < bottom and floor(bottom - t) or 0
 end

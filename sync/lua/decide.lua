@@ -1,10 +1,12 @@
 -- SPDX-License-Identifier: MIT
--- decide: the first part of strict: keys without slices. Follows common.lua; a batch that needs no more ends here.
+-- decide: the first part of strict: keys without slices. Follows lean.lua and common.lua; a batch that needs no more ends
+-- here.
 -- Takes, refunds and looks of one policy and shard, each decided here; a denial writes nothing.
 -- KEYS  the shard's two generations and its nodes
 -- ARGV  1 numbers  2 clock ('' but in tests)  3 flags  4 entries: key op cost count (op 0 take, 1 give, 2 look)
 --       5... fields, distinct
--- reply head; a key: T free; an entry: admitted free (what was there after it)
+-- reply head; a key: T free; an entry: admitted free (what was there after it). The keys are left out where each has one
+--       entry and nothing reserved: T and free are that entry's free.
 local s = open(KEYS[1], KEYS[2], KEYS[3], ARGV[1], clock(ARGV[2]), '')
 if s.stop then return reply(head(s, s.stop, 0, 0), 16) end
 local n, m = #ARGV - 4, #ARGV[4] / 32

@@ -158,34 +158,42 @@ local function long(i, spent, refunded, fall, age, level, rate, d, want, most)
   local new, next_rate, cap, f, hold, left
   if gathering then new, next_rate, cap, f, hold, left = keep(k, level, rate, d, want)
   else new, next_rate, cap, f, hold, left = grant(k, sure, level, d, want, most) end
-  local p, mine = new + inflight, ''
+  local unpaid, mine = carried(s, k.T), ''
+  local p = new + inflight + unpaid
   if d > 0 or next_rate > 0 or p > 1e-9 or p < -1e-9 then
     local e = new > 0 and next_rate + new / s.interval or next_rate
     if d < e then e = d end
     k.P, k.F, k.D, k.C, k.N, k.es = k.P + p, k.F + f, k.D + d, k.C + cap, k.N + 1, k.es + e
     mine = tail .. pack(SLICE, s.now, p, next_rate, cap, d, f, e, credit)
   end
-  o[oi + 1], o[oi + 2], o[oi + 3], o[oi + 4] = k.T, k.T - k.P, new, next_rate
+  o[oi + 1], o[oi + 2], o[oi + 3], o[oi + 4] = k.T, k.T + unpaid - k.P, new, next_rate
   o[oi + 5], o[oi + 6], o[oi + 7], o[oi + 8] = cap, f, hold, left >= 1 and 1 or 0
   oi = oi + 8
   put(k, i, mine)
 end
 
 -- A short record of a key that has slices, or while state is being gathered. A slice of this node's that is still alive
--- stays.
+-- stays; one that holds nothing but what was carried does not.
 local function short(i, spent)
-  local seed = 1e300
+  local seed, credit, unpaid, mine = 1e300, 0, 0, ''
   if seeds ~= '' then seed = unpk('<d', seeds, 8 * i - 7) end
   bring(s, k, values[i], 0, seed)
   local at = find_own(k.v)
-  if at > 0 and select(5, unpk(SLICE, k.v, at + 8)) >= 0 then
+  if at > 0 and select(5, unpk(SLICE, k.v, at + 8)) > 0 then
     spend(k, spent)
     k.T = min(s.burst, k.T)
     sweep(k)
-  else charge(k, spent, 0, 0, 0) end
+  else
+    credit = charge(k, spent, 0, 0, 0)
+    unpaid = carried(s, k.T)
+  end
   if waiting then spend(k, admit(i, min(k.T, k.T - k.P))) end
-  o[15 + 2 * i], o[16 + 2 * i] = k.T, k.T - k.P
-  put(k, i, '')
+  if unpaid > 0 then
+    k.P, k.N = k.P + unpaid, k.N + 1
+    mine = tail .. pack(SLICE, s.now, unpaid, 0, 0, 0, 0, 0, credit)
+  end
+  o[15 + 2 * i], o[16 + 2 * i] = k.T, k.T + unpaid - k.P
+  put(k, i, mine)
 end
 
 for j = 1, #later, 2 do short(later[j], later[j + 1]) end

@@ -113,7 +113,7 @@ end
 
 -- The value to store; mine: the slice of the node that asks, or ''.
 local function value_of(s, k, mine)
-  local T, v, own, before = floored(s, k.T), k.v, k.own, ''
+  local T, v, own, before = k.T + carried(s, k.T), k.v, k.own, ''
   local after = own > 0 and own + SLICE_LEN or BASE_LEN + 1
   if #v < after and own <= BASE_LEN + 1 and mine == '' and s.now >= s.recover then return pack('<dd', T, s.now) end
   if own > BASE_LEN + 1 then before = string.sub(v, BASE_LEN + 1, own - 1) end

@@ -245,6 +245,49 @@ START_TEST(old_spending_has_been_refilled)
 }
 END_TEST
 
+/* Five nodes, each one token in debt to a bucket of one: what its floor won't take stays reserved for whoever spent it,
+ * or debts would pay for one another. */
+START_TEST(a_debt_past_its_floor_stays_reserved)
+{
+    struct node nodes[5];
+    int64_t carried[5] = {0};
+    set_rate(1, DAY, 1, 0);
+    for (int i = 0; i < 5; i++) {
+        node_init(&nodes[i], (char)('a' + i));
+    }
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < 5; i++) {
+            report(&nodes[i], "k", carried[i] + (round == 0), -1, 0, 100, 1);
+            carried[i] = nodes[i].grants[0].carried;
+            ck_assert_int_ge(carried[i], 0);
+            NEAR(nodes[i].grants[0].level, -1);
+            now += 0.001;
+        }
+    }
+    int64_t all = carried[0] + carried[1] + carried[2] + carried[3] + carried[4];
+    ck_assert_int_ge(all, 2);
+    NEAR(peek("k").total, 1 - 5 + (double)all);
+    NEAR(peek("k").reserved, -5 + (double)all);
+}
+END_TEST
+
+/* The same without slices: the record is as short as before, and what was carried is told again. */
+START_TEST(a_short_debt_past_its_floor_stays_reserved)
+{
+    set_rate(1, DAY, 1, 0);
+    NEAR(spend(&alice, "k", 1), 0);
+    NEAR(spend(&bob, "k", 3), -3);
+    ck_assert_int_eq(bob.grants[0].carried, 2);
+    NEAR(peek("k").reserved, 2);
+    report(&alice, "k", 0, 0, 0, 100, 1);
+    NEAR(alice.grants[0].level, 0);
+    spend(&bob, "k", 2);
+    ck_assert_int_eq(bob.grants[0].carried, 2);
+    NEAR(peek("k").reserved, 2);
+    NEAR(peek("k").total, -1);
+}
+END_TEST
+
 static void add_all(TCase *tcase)
 {
     tcase_add_test(tcase, an_expired_slice_is_charged_once);
@@ -258,6 +301,8 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, waiting_requests_get_what_is_proven_free);
     tcase_add_test(tcase, an_outage_is_paid_by_its_refill);
     tcase_add_test(tcase, old_spending_has_been_refilled);
+    tcase_add_test(tcase, a_debt_past_its_floor_stays_reserved);
+    tcase_add_test(tcase, a_short_debt_past_its_floor_stays_reserved);
 }
 
 int main(void)
