@@ -86,14 +86,14 @@ static void read_both(uint64_t *base, uint64_t *ns)
 static void publish(struct weir__clock *clock, uint64_t base, uint64_t ns, uint64_t mult, uint64_t span)
 {
     uint32_t seq = weir__load_relaxed(&clock->seq);
-    struct weir__anchor *anchor = &clock->anchor[(seq + 1) & 1];
+    struct weir__anchor *anchor = &clock->anchor[seq & WEIR__CLOCK_STEP ? 0 : 1];
 
     /* Readers of the anchor in force don't look here; one that slept since the last but one sees seq change. */
     weir__store_release(&anchor->span, span);
     weir__store_release(&anchor->mult, mult);
     weir__store_release(&anchor->ns, ns);
     weir__store_release(&anchor->base, base);
-    weir__store_release(&clock->seq, seq + 1);
+    weir__store_release(&clock->seq, seq + WEIR__CLOCK_STEP);
 }
 
 /* The anchor in force at `base`, whatever its span. */
@@ -101,7 +101,7 @@ static uint64_t extend(const struct weir__clock *clock, uint64_t base)
 {
     for (;;) {
         uint32_t seq = weir__load_acquire(&clock->seq);
-        const struct weir__anchor *anchor = &clock->anchor[seq & 1];
+        const struct weir__anchor *anchor = weir__clock_anchor(clock, seq);
         uint64_t mult = weir__load_acquire(&anchor->mult);
         uint64_t ns = weir__load_acquire(&anchor->ns);
         int64_t gone = (int64_t)(base - weir__load_acquire(&anchor->base));
@@ -151,7 +151,7 @@ static void learn(struct weir__clock *clock, uint64_t base, uint64_t ns)
 void weir__clock_check(struct weir__clock *clock, uint64_t base, uint64_t ns)
 {
     uint64_t source = weir__load_relaxed(&clock->source);
-    uint64_t old = weir__load_relaxed(&clock->anchor[weir__load_relaxed(&clock->seq) & 1].mult);
+    uint64_t old = weir__load_relaxed(&weir__clock_anchor(clock, weir__load_relaxed(&clock->seq))->mult);
     uint64_t since = ns - clock->seen_ns;
     uint64_t mult = slope(base - clock->seen_base, since);
     uint64_t offset = weir__load_relaxed(&clock->offset);

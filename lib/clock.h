@@ -32,8 +32,12 @@ enum weir__clock_source {
     WEIR__CLOCK_COUNTER = 2
 };
 
+/* A step of seq: the size of an anchor, so that the bit is its offset. */
+#define WEIR__CLOCK_STEP 32u
+_Static_assert(sizeof(struct weir__anchor) == WEIR__CLOCK_STEP, "see above");
+
 struct weir__clock {
-    _Alignas(64) _Atomic uint32_t seq; /* bit 0 selects the anchor */
+    _Alignas(64) _Atomic uint32_t seq; /* steps by WEIR__CLOCK_STEP; that bit selects the anchor */
     struct weir__anchor anchor[2];
     /* whoever holds `busy`, but for the two that CLOCK_MONOTONIC + offset needs */
     _Alignas(64) _Atomic uint32_t busy;
@@ -54,6 +58,11 @@ uint64_t weir__clock_overdue(struct weir__clock *clock);
 /* One step of learning or checking with the counter's and CLOCK_MONOTONIC's readings of one moment: of
  * weir__clock_overdue, apart for tests. The caller holds `busy`. */
 void weir__clock_check(struct weir__clock *clock, uint64_t base, uint64_t ns);
+
+WEIR__INLINE const struct weir__anchor *weir__clock_anchor(const struct weir__clock *clock, uint32_t seq)
+{
+    return (const struct weir__anchor *)(const void *)((const char *)clock->anchor + (seq & WEIR__CLOCK_STEP));
+}
 
 WEIR__INLINE uint64_t weir__clock_monotonic(void)
 {
@@ -81,7 +90,7 @@ WEIR__INLINE uint64_t weir__clock_counter(void)
 WEIR__INLINE bool weir__clock_glance(const struct weir__clock *clock, uint64_t *now)
 {
     uint32_t seq = weir__load_acquire(&clock->seq);
-    const struct weir__anchor *anchor = &clock->anchor[seq & 1];
+    const struct weir__anchor *anchor = weir__clock_anchor(clock, seq);
     uint64_t span = weir__load_acquire(&anchor->span);
     uint64_t mult = weir__load_acquire(&anchor->mult);
     uint64_t ns = weir__load_acquire(&anchor->ns);
@@ -98,7 +107,7 @@ WEIR__INLINE uint64_t weir__clock_now(struct weir__clock *clock)
 {
     for (;;) {
         uint32_t seq = weir__load_acquire(&clock->seq);
-        struct weir__anchor *anchor = &clock->anchor[seq & 1];
+        const struct weir__anchor *anchor = weir__clock_anchor(clock, seq);
         uint64_t span = weir__load_acquire(&anchor->span);
         uint64_t mult = weir__load_acquire(&anchor->mult);
         uint64_t ns = weir__load_acquire(&anchor->ns);

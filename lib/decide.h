@@ -58,9 +58,9 @@ WEIR__INLINE void weir__decide_read(const struct weir__policy_state *p, struct w
 
 /* The usual case of weir__decide_take without a result: a cost below the cap, one try. Lean: no loop, nothing that
  * needs an address, so that all of it stays in registers that a leaf function may use. WEIR__REKEYED: nothing done, for
- * whatever reason; weir__decide_take knows what to do. */
+ * whatever reason; weir__decide_take knows what to do. `again`: now may well be that of the last take too. */
 WEIR__INLINE int weir__decide_quick(const struct weir__policy_state *p, struct weir__hot *e, uint64_t x, uint64_t now,
-                                    int64_t cost)
+                                    int64_t cost, bool again)
 {
     uint64_t f = weir__load_acquire(&e->f), cap, units;
     const struct weir__params *params = &p->slot[f & WEIR__SLOT];
@@ -80,7 +80,7 @@ WEIR__INLINE int weir__decide_quick(const struct weir__policy_state *p, struct w
     if (WEIR__UNLIKELY(
             !atomic_compare_exchange_strong_explicit(&e->x, &x, x + units, memory_order_acq_rel, memory_order_relaxed)))
         return WEIR__REKEYED;
-    if (now != weir__load_relaxed(&e->touched))
+    if (!again || now != weir__load_relaxed(&e->touched))
         weir__store_relaxed(&e->touched, now);
     return WEIR_ALLOW;
 }

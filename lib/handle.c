@@ -37,6 +37,8 @@ static struct weir__hot *pin(const struct weir__ask *ask)
 
         if (!e)
             return NULL;
+        if (w->state->shared) /* a process that is killed would leave it pinned for ever: it is found anew if need be */
+            return e;
         atomic_fetch_add_explicit(&e->pin, 1, memory_order_seq_cst);
         x = atomic_load_explicit(&e->x, memory_order_seq_cst);
         if (weir__table_is(e, ask->id) && !(x & WEIR__LOCK))
@@ -160,7 +162,7 @@ WEIR__INLINE int take_quickly(struct weir_key *key, int64_t cost, uint64_t now, 
 
     if (WEIR__UNLIKELY(stripe >= key->private_counts))
         return take_silently(key, cost, asked);
-    verdict = weir__decide_quick(p, e, weir__load_acquire(&e->x), now, cost);
+    verdict = weir__decide_quick(p, e, weir__load_acquire(&e->x), now, cost, asked != 0);
     if (WEIR__LIKELY(verdict == WEIR_ALLOW)) {
         weir__stats_step(key->first, stripe, WEIR_ALLOW);
         return WEIR_ALLOW;
@@ -239,7 +241,7 @@ void weir_key_close(struct weir_key *key)
     /* not in a child of fork: what it sees of the entry is its parent's, or nobody's */
     pinned = key->e != &no_entry && weir__load_acquire(&key->gate->alive);
     weir__lease_close(&key->ask, pinned ? key->e : NULL, weir__load_acquire(&key->leases));
-    if (pinned)
+    if (pinned && !key->ask.w->state->shared)
         atomic_fetch_sub_explicit(&key->e->pin, 1, memory_order_release);
     weir__limiter_free(key->ask.w, key, key->size);
 }

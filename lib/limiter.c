@@ -17,11 +17,15 @@
 #define LINE 64u
 #define ARENA_BLOCKS_MIN 4096u /* a few keys of 65,535 bytes, in the smallest table */
 
+/* What weir__seam_store promises. Resident only where it was written to. */
+#define STORE_FIXED ((size_t)24 << 20)
+#define STORE_A_SLOT 128u
+
 /* Offsets from the region's start. */
 struct layout {
     uint64_t sets;
     uint32_t slots, blocks;
-    size_t policies, counts, tags, hot, dirty, cold, slice, arena, end;
+    size_t policies, counts, tags, hot, dirty, cold, slice, arena, store, end;
     size_t fault_from, fault_to;
 };
 
@@ -34,7 +38,7 @@ static size_t place(size_t *at, size_t size, size_t align)
 }
 
 /* max_keys is at most 2^31: nothing overflows 64 bits. */
-static int lay_out(uint64_t max_keys, struct layout *l)
+static int lay_out(uint64_t max_keys, int shared, struct layout *l)
 {
     size_t at = sizeof(struct weir__state), page = weir__memory_page();
     uint64_t sets = weir__table_sets(max_keys), slots = sets * WEIR__WAYS;
@@ -53,6 +57,7 @@ static int lay_out(uint64_t max_keys, struct layout *l)
     l->fault_to = at;
     l->slice = place(&at, slots * sizeof(struct weir__slice), page);
     l->arena = place(&at, weir__arena_bytes(l->blocks), page);
+    l->store = place(&at, shared ? STORE_FIXED + slots * STORE_A_SLOT : 0, page);
     l->end = at;
     return 0;
 }
@@ -70,6 +75,8 @@ static void point(struct weir *w, const struct layout *l)
     w->cold = (struct weir__cold *)(void *)(base + l->cold);
     w->slice = (struct weir__slice *)(void *)(base + l->slice);
     w->arena = (struct weir__arena *)(void *)(base + l->arena);
+    w->store = l->end > l->store ? base + l->store : NULL;
+    w->store_bytes = l->end - l->store;
     w->sets = l->sets;
     w->slots = l->slots;
     w->table_bytes = l->fault_to;
@@ -104,7 +111,7 @@ static int init_state(struct weir *w, const struct weir_options *options, const 
     s->max_keys = options->max_keys;
     s->region_bytes = w->region.size;
     s->shared = options->shared != 0;
-    memcpy(w->secret, s->secret, sizeof w->secret);
+    weir__siphash_start(s->secret[0], s->secret[1], w->hash_start);
     error = weir__lock_init(&s->policy_lock, options->shared);
     if (error)
         return error;
@@ -114,11 +121,16 @@ static int init_state(struct weir *w, const struct weir_options *options, const 
     error = weir__lock_init(&s->recover_lock, options->shared);
     if (error)
         goto deinit_walk_lock;
-    error = weir__arena_init(w->arena, l->blocks, options->shared);
+    error = weir__lock_init(&s->lead_lock, options->shared);
     if (error)
         goto deinit_recover_lock;
+    error = weir__arena_init(w->arena, l->blocks, options->shared);
+    if (error)
+        goto deinit_lead_lock;
     return 0;
 
+deinit_lead_lock:
+    weir__lock_deinit(&s->lead_lock);
 deinit_recover_lock:
     weir__lock_deinit(&s->recover_lock);
 deinit_walk_lock:
@@ -131,6 +143,7 @@ deinit_policy_lock:
 static void deinit_state(struct weir *w)
 {
     weir__arena_deinit(w->arena);
+    weir__lock_deinit(&w->state->lead_lock);
     weir__lock_deinit(&w->state->recover_lock);
     weir__lock_deinit(&w->state->walk_lock);
     weir__lock_deinit(&w->state->policy_lock);
@@ -180,7 +193,7 @@ int weir_open(struct weir **out, const struct weir_options *options)
     if (!error && read.shared && !WEIR__CAS16_NATIVE)
         error = WEIR_E_NOSUP;
     if (!error)
-        error = lay_out(read.max_keys, &layout);
+        error = lay_out(read.max_keys, read.shared, &layout);
     if (error)
         return error;
     error = open_self(&w, &read);

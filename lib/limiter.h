@@ -29,6 +29,7 @@
 #define WEIR__POLICY_MAX 1024u /* policies of one limiter */
 #define WEIR__WAYS 15u         /* entries of a set */
 #define WEIR__INTENTS 256u     /* entries being rewritten at once, in a shared limiter */
+#define WEIR__WORKERS 1024u    /* processes with a sync that share a limiter */
 #define WEIR__STRIPES 32u      /* threads that count without an atomic step; more of them share */
 
 /* What weir__hybrid_* return besides WEIR_ALLOW and WEIR_DENY: the entry is no longer the key's, or it is locked;
@@ -112,6 +113,15 @@ struct weir__state {
     _Atomic uint32_t miscounted;  /* somebody died: they must be */
     pthread_mutex_t recover_lock; /* putting right what a dead process left */
     uint32_t walking;             /* under policy_lock: id + 1 of the policy whose entries are being moved */
+    pthread_mutex_t lead_lock;    /* held for good by the process that reconciles (workers.h) */
+    _Atomic uint64_t leader;      /* that process */
+    _Atomic uint64_t workers[WEIR__WORKERS];
+    _Atomic uint32_t policy_changes; /* weir_policy_add and _set, so far */
+    _Atomic uint32_t hand;           /* enum weir__hand; with what follows under walk_lock */
+    _Atomic uint32_t hand_slot;
+    _Atomic uint64_t hand_base;
+    _Atomic int64_t hand_refunded, hand_fallen; /* taken out of the entry so far */
+    uint32_t audit_slot, audit_pass;            /* collector */
 };
 
 struct weir__gate {
@@ -136,11 +146,12 @@ struct weir {
     struct weir__hot *hot;
     struct weir__tags *tags;
     uint64_t sets;
-    uint64_t slots; /* sets * WEIR__WAYS */
-    uint64_t secret[2];
+    uint64_t slots;             /* sets * WEIR__WAYS */
+    struct weir__count *counts; /* [WEIR__STRIPES][WEIR__POLICY_MAX] */
+    size_t private_counts;      /* bytes of counts[] that threads own, a stripe each: no atomic step needed */
+    /* another, where a key is hashed */
+    _Alignas(64) uint64_t hash_start[4]; /* weir__siphash_start of the secret */
     /* the rest */
-    _Alignas(64) struct weir__count *counts; /* [WEIR__STRIPES][WEIR__POLICY_MAX] */
-    size_t private_counts;             /* bytes of counts[] that threads own, a stripe each: no atomic step needed */
     uint64_t (*now_ns)(void *now_arg); /* the caller's clock, or NULL */
     void *now_arg;
     enum weir_on_full on_full;
@@ -149,6 +160,8 @@ struct weir {
     struct weir__slice *slice;
     _Atomic uint64_t *dirty; /* a bit a slot */
     struct weir__arena *arena;
+    void *store; /* of a shared limiter: the sync's own memory; else NULL */
+    size_t store_bytes;
     _Atomic uint64_t process;                  /* this one, as weir__intent_self last found it */
     _Atomic(const struct weir__hooks *) hooks; /* NULL: no sync attached */
     _Atomic uint32_t hooks_inside;             /* calls that may be using it */
@@ -194,6 +207,9 @@ WEIR__INLINE void weir__hooks_leave(struct weir *w)
 /* From the caller's allocator, or the C library's. NULL when out of memory. */
 void *weir__limiter_alloc(struct weir *w, size_t size);
 void weir__limiter_free(struct weir *w, void *memory, size_t size);
+
+/* Of a shared limiter: this process' sync reconciles from now on; nobody's may be attached. */
+void weir__attach_again(struct weir *w);
 
 /* Calls the join hook of the sync that was attached last, once. */
 void weir__attach_join(struct weir *w);

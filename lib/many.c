@@ -41,7 +41,7 @@ static size_t prepare(struct weir *w, struct weir_request *requests, size_t n, s
             strict++;
             continue;
         }
-        __builtin_prefetch(weir__table_first(w, block->ask[i].id), 1, 3);
+        __builtin_prefetch(weir__table_first(w, block->ask[i].id[0]), 1, 3);
         __builtin_prefetch(&w->tags[weir__table_set(w, block->ask[i].id[0])], 0, 3);
     }
     return strict;

@@ -69,12 +69,20 @@ WEIR__INLINE void weir__siphash_word(uint64_t v[4], uint64_t word)
     v[0] ^= word;
 }
 
-/* The hash of n bytes under the key k0, k1. */
-WEIR__INLINE void weir__siphash_128(const void *data, size_t n, uint64_t k0, uint64_t k1, uint64_t out[2])
+/* The state before the first byte, under the key k0, k1: made once. To exclusive-or k0 with a number, do so with v[0]
+ * and v[2]. */
+WEIR__INLINE void weir__siphash_start(uint64_t k0, uint64_t k1, uint64_t v[4])
+{
+    v[0] = k0 ^ UINT64_C(0x736f6d6570736575);
+    v[1] = k1 ^ UINT64_C(0x646f72616e646f6d) ^ 0xee;
+    v[2] = k0 ^ UINT64_C(0x6c7967656e657261);
+    v[3] = k1 ^ UINT64_C(0x7465646279746573);
+}
+
+/* The hash of n bytes, from there. */
+WEIR__INLINE void weir__siphash_finish(uint64_t v[4], const void *data, size_t n, uint64_t out[2])
 {
     const unsigned char *p = data;
-    uint64_t v[4] = {k0 ^ UINT64_C(0x736f6d6570736575), k1 ^ UINT64_C(0x646f72616e646f6d) ^ 0xee,
-                     k0 ^ UINT64_C(0x6c7967656e657261), k1 ^ UINT64_C(0x7465646279746573)};
     uint64_t last = (uint64_t)n << 56;
     size_t left;
 
@@ -98,6 +106,15 @@ WEIR__INLINE void weir__siphash_128(const void *data, size_t n, uint64_t k0, uin
     weir__siphash_round(v);
     weir__siphash_round(v);
     out[1] = v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+/* The hash of n bytes under the key k0, k1. */
+WEIR__INLINE void weir__siphash_128(const void *data, size_t n, uint64_t k0, uint64_t k1, uint64_t out[2])
+{
+    uint64_t v[4];
+
+    weir__siphash_start(k0, k1, v);
+    weir__siphash_finish(v, data, n, out);
 }
 
 #endif

@@ -128,7 +128,7 @@ WEIR__NOINLINE struct weir__hot *weir__table_guess(const struct weir *w, uint64_
     word[0] = weir__load_relaxed(&w->tags[set].word[0]);
     word[1] = weir__load_relaxed(&w->tags[set].word[1]);
     hits = match(word, weir__table_tag(id0));
-    return hits ? &w->hot[set * WEIR__WAYS + (unsigned)__builtin_ctz(hits)] : NULL;
+    return hits ? &w->hot[set * WEIR__WAYS + (unsigned)__builtin_ctz(hits)] : weir__table_first(w, id0);
 }
 
 void weir__table_prefetch(const struct weir *w, const uint64_t id[2])
@@ -136,7 +136,7 @@ void weir__table_prefetch(const struct weir *w, const uint64_t id[2])
     uint64_t set = weir__table_set(w, id[0]), word[2];
     unsigned hits;
 
-    if (weir__load_relaxed(&weir__table_first(w, id)->id[0]) == id[0])
+    if (weir__load_relaxed(&weir__table_first(w, id[0])->id[0]) == id[0])
         return;
     word[0] = weir__load_relaxed(&w->tags[set].word[0]);
     word[1] = weir__load_relaxed(&w->tags[set].word[1]);
@@ -265,7 +265,7 @@ static void give_back(struct weir *w, struct weir__hot *e, uint64_t id0)
 static enum claimed claim(struct weir *w, const struct probe *probe, const uint64_t id[2], bool may_grow, uint64_t now,
                           struct claim *claim)
 {
-    unsigned preferred = weir__slot_of(w, weir__table_first(w, id)) % WEIR__WAYS, way = WEIR__WAYS, shift;
+    unsigned preferred = weir__slot_of(w, weir__table_first(w, id[0])) % WEIR__WAYS, way = WEIR__WAYS, shift;
     struct weir__hot *ways = &w->hot[probe->set * WEIR__WAYS];
     unsigned free = may_grow ? match(probe->word, 0) : 0;
     uint64_t id0 = 0, word[2], seen[2];

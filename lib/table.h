@@ -28,7 +28,9 @@ uint64_t weir__table_sets(uint64_t max_keys);
 WEIR__INLINE void weir__table_id(const struct weir *w, weir_policy_id policy, const void *key, size_t key_len,
                                  uint64_t id[2])
 {
-    weir__siphash_128(key, key_len, w->secret[0] ^ policy, w->secret[1], id);
+    uint64_t v[4] = {w->hash_start[0] ^ policy, w->hash_start[1], w->hash_start[2] ^ policy, w->hash_start[3]};
+
+    weir__siphash_finish(v, key, key_len, id);
     if (WEIR__UNLIKELY(id[0] == 0))
         id[0] = 1;
 }
@@ -39,16 +41,16 @@ WEIR__INLINE uint64_t weir__table_set(const struct weir *w, uint64_t hash)
 }
 
 /* Where an entry lies if it can: in its first set, for slots / WEIR__WAYS = sets. */
-WEIR__INLINE struct weir__hot *weir__table_first(const struct weir *w, const uint64_t id[2])
+WEIR__INLINE struct weir__hot *weir__table_first(const struct weir *w, uint64_t id0)
 {
-    return &w->hot[(uint64_t)((weir__u128)id[0] * w->slots >> 64)];
+    return &w->hot[(uint64_t)((weir__u128)id0 * w->slots >> 64)];
 }
 
 /* Fetches where the key is most likely: in its place (two keys of three in a table filled to 0.65) or in the next (one
  * of seven). That is, before the tags have come from memory. */
 WEIR__INLINE void weir__table_prefetch_first(const struct weir *w, const uint64_t id[2])
 {
-    const struct weir__hot *e = weir__table_first(w, id);
+    const struct weir__hot *e = weir__table_first(w, id[0]);
 
     __builtin_prefetch(e, 0, 3);
     __builtin_prefetch(e + 1, 0, 3);
@@ -61,11 +63,11 @@ WEIR__INLINE uint8_t weir__table_tag(uint64_t id0)
     return tag ? tag : 0x80;
 }
 
-/* Where the tags of the key's first set say it is, or NULL. */
+/* Where the tags of the key's first set say it is; where they don't know it, the place where it would lie. */
 struct weir__hot *weir__table_guess(const struct weir *w, uint64_t id0);
 
 /* The same, looking first where it lies if it can: so that a branch that is usually foreseen, not the tag's memory,
- * stands between a take and its entry. To be checked with weir__table_is; NULL says nothing. */
+ * stands between a take and its entry. To be checked with weir__table_is. */
 WEIR__INLINE struct weir__hot *weir__table_aim(const struct weir *w, const uint64_t id[2])
 {
     uint64_t slot = (uint64_t)((weir__u128)id[0] * w->slots >> 64);
@@ -88,7 +90,7 @@ struct weir__hot *weir__table_glance(const struct weir *w, const uint64_t id[2],
 
 WEIR__INLINE struct weir__hot *weir__table_find(const struct weir *w, const uint64_t id[2], uint64_t *x)
 {
-    struct weir__hot *e = weir__table_first(w, id);
+    struct weir__hot *e = weir__table_first(w, id[0]);
 
     *x = weir__load_acquire(&e->x);
     if (WEIR__LIKELY(weir__table_is(e, id) && !(*x & WEIR__LOCK)))

@@ -8,6 +8,7 @@
 
 #include "lib/hybrid.h"
 #include "lib/policy.h"
+#include "lib/workers.h"
 
 static int check_key(const void *key, size_t key_len)
 {
@@ -248,14 +249,14 @@ WEIR__INLINE int take_quickly(struct weir *w, weir_policy_id policy, const uint6
     int verdict;
     uint64_t x;
 
-    if (WEIR__UNLIKELY(!e) || WEIR__UNLIKELY(stripe >= w->private_counts))
+    if (WEIR__UNLIKELY(stripe >= w->private_counts))
         return WEIR__REKEYED;
     if (!timed && WEIR__UNLIKELY(!weir__clock_glance(&w->gate->clock, &now)))
         return WEIR__REKEYED;
     x = weir__load_acquire(&e->x);
     if (WEIR__UNLIKELY(!weir__table_is(e, id)))
         return WEIR__REKEYED;
-    verdict = weir__decide_quick(&w->policies[policy], e, x, now, cost);
+    verdict = weir__decide_quick(&w->policies[policy], e, x, now, cost, timed);
     if (WEIR__LIKELY(verdict != WEIR__REKEYED))
         weir__stats_step(&w->counts[policy], stripe, verdict);
     return verdict;
@@ -267,8 +268,9 @@ WEIR__INLINE int take(struct weir *w, weir_policy_id policy, const void *key, si
     uint64_t id[2];
     int verdict;
 
-    if (WEIR__LIKELY(!result) && WEIR__LIKELY(w) && !check_key(key, key_len) &&
-        WEIR__LIKELY(policy < weir__load_acquire(&w->gate->policies)) &&
+    if (WEIR__UNLIKELY(!w) || WEIR__UNLIKELY(result))
+        return take_well(w, policy, key, key_len, cost, result, timed, now);
+    if (!check_key(key, key_len) && WEIR__LIKELY(policy < weir__load_acquire(&w->gate->policies)) &&
         WEIR__LIKELY(!weir__load_relaxed(&w->policies[policy].special))) {
         weir__table_id(w, policy, key, key_len, id);
         weir__table_prefetch_first(w, id);
@@ -406,7 +408,7 @@ static void forget_here(const struct weir__ask *ask, uint64_t now)
     struct weir__hot *e;
     uint64_t x;
 
-    weir__lock(&w->state->walk_lock);
+    weir__workers_walk(w);
     e = weir__table_search(w, ask->id, &x);
     if (e && weir__table_lock(w, e, ask->id, &x)) {
         if (weir__load_relaxed(&e->regime) != WEIR__LOCAL)

@@ -51,7 +51,7 @@ WEIR__INLINE int weir__take_fast(const struct weir__ask *ask, uint64_t now, int6
 
     if (WEIR__LIKELY(e != NULL)) {
         if (!result)
-            verdict = weir__decide_quick(ask->p, e, x, now, cost);
+            verdict = weir__decide_quick(ask->p, e, x, now, cost, true);
         if (verdict == WEIR__REKEYED)
             verdict = weir__decide_take(ask->p, e, x, ask->id, now, cost, result);
         if (WEIR__LIKELY(verdict != WEIR__REKEYED)) {

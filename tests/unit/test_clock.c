@@ -131,7 +131,7 @@ static void learn(struct made_up *m)
 
 static const struct weir__anchor *in_force(const struct made_up *m)
 {
-    return &m->clock.anchor[m->clock.seq & 1];
+    return weir__clock_anchor(&m->clock, m->clock.seq);
 }
 
 /* What the clock says at a reading of the counter. */
