@@ -74,17 +74,35 @@ C
     [ "$said" = "$version $version" ] && [ "$(pc --modversion libweir-sync)" = "$version" ]
 }
 
-# fenced LANGUAGE: the README's first block in that language.
-fenced() { awk -v "open=\`\`\`$1" '$0 == "```" && on { exit } on { print } $0 == open { on = 1 }' README.md; }
+# fenced LANGUAGE N: the README's n-th block in that language.
+fenced()
+{
+    awk -v "open=\`\`\`$1" -v "n=$2" '$0 == "```" && on { exit } on { print } $0 == open { on = ++seen == n }' README.md
+}
 
 readme_program_prints_what_it_says()
 {
-    fenced c >"$scratch/readme.c"
-    fenced text >"$scratch/readme.expected"
+    fenced c 1 >"$scratch/readme.c"
+    fenced text 1 >"$scratch/readme.expected"
     [ -s "$scratch/readme.c" ] && [ -s "$scratch/readme.expected" ] || return 1
     compile "${CC:-cc}" "$scratch/readme.c" libweir "$scratch/readme" -std=c11 || return 1
     with_libraries "$scratch/readme" >"$scratch/readme.output" || return 1
     diff "$scratch/readme.expected" "$scratch/readme.output"
+}
+
+# The same program, changed as the README says. It needs a Redis to run.
+readme_program_shares()
+{
+    fenced c 2 >"$scratch/sharing"
+    [ -s "$scratch/sharing" ] || return 1
+    {
+        echo '#include <weir/sync.h>'
+        fenced c 1 | awk -v "block=$scratch/sharing" '
+            /WEIR_LOCAL/ { next }
+            /for \(int i/ { while ((getline line < block) > 0) print line }
+            { print }'
+    } >"$scratch/sharing.c"
+    compile "${CC:-cc}" "$scratch/sharing.c" libweir-sync "$scratch/sharing" -std=c11
 }
 
 try "meson install into a DESTDIR" env DESTDIR="$dest" meson install -C "$build" --no-rebuild --quiet
@@ -101,4 +119,5 @@ try "a C11 program that shares" build_and_run "${CC:-cc}" tests/api/shared.c lib
 try "a C++17 program that shares" build_and_run "${CXX:-c++}" tests/api/shared.c libweir-sync "$scratch/shared++" \
     -x c++ -std=c++17
 try "the README's program prints what the README says" readme_program_prints_what_it_says
+try "the README's program shares as the README says" readme_program_shares
 finish
