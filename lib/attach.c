@@ -8,9 +8,11 @@
 
 #include "lib/dirty.h"
 #include "lib/hybrid.h"
+#include "lib/intent.h"
 #include "lib/seam.h"
 #include "lib/stats.h"
 #include "lib/take.h"
+#include "lib/workers.h"
 
 #define LOG_LINE 512 /* bytes of a line, its end included */
 
@@ -34,27 +36,68 @@ void weir__attach_join(struct weir *w)
         join(w->join_ctx);
 }
 
-int weir__seam_attach(struct weir *w, const struct weir__hooks *hooks)
+/* seq_cst: before the walk of settle_all; an entry that somebody made WEIR__LOCAL before he saw this, and showed after
+ * the walk, is put right by its next taker. False: it was so already. */
+static bool set_attached(struct weir *w)
 {
     uint32_t none = 0;
+
+    return atomic_compare_exchange_strong_explicit(&w->state->attached, &none, 1, memory_order_seq_cst,
+                                                   memory_order_relaxed);
+}
+
+void weir__attach_again(struct weir *w)
+{
+    if (set_attached(w))
+        settle_all(w);
+}
+
+static int attach(struct weir *w, const struct weir__hooks *hooks)
+{
     int error;
 
-    /* In a shared limiter one process' sync serves all. seq_cst: before the walk of settle_all; an entry that somebody
-     * made WEIR__LOCAL before he saw this, and showed after the walk, is put right by its next taker. */
-    if (!atomic_compare_exchange_strong_explicit(&w->state->attached, &none, 1, memory_order_seq_cst,
-                                                 memory_order_relaxed))
-        return WEIR_E_BUSY;
     weir__attach_join(w);
     error = weir__gate_close_on_fork(w);
-    if (error) {
-        atomic_store_explicit(&w->state->attached, 0, memory_order_seq_cst);
+    if (error)
         return error;
-    }
     w->join = hooks->join;
     w->join_ctx = hooks->ctx;
     atomic_store_explicit(&w->hooks, hooks, memory_order_seq_cst);
-    settle_all(w);
     return 0;
+}
+
+/* Each process that shares a limiter attaches its own sync; that there is one they have in common. */
+static int attach_worker(struct weir *w, const struct weir__hooks *hooks)
+{
+    int error;
+
+    if (atomic_load_explicit(&w->hooks, memory_order_seq_cst))
+        return WEIR_E_BUSY;
+    error = weir__workers_join(w);
+    if (error)
+        return error;
+    error = attach(w, hooks);
+    if (error)
+        weir__workers_leave(w);
+    else
+        weir__attach_again(w);
+    return error;
+}
+
+int weir__seam_attach(struct weir *w, const struct weir__hooks *hooks)
+{
+    int error;
+
+    if (w->state->shared)
+        return attach_worker(w, hooks);
+    if (!set_attached(w))
+        return WEIR_E_BUSY;
+    error = attach(w, hooks);
+    if (error)
+        atomic_store_explicit(&w->state->attached, 0, memory_order_seq_cst);
+    else
+        settle_all(w);
+    return error;
 }
 
 /* Nobody will ever look at these marks again, and a marked entry is never dropped. */
@@ -82,6 +125,12 @@ void weir__seam_detach(struct weir *w)
     atomic_store_explicit(&w->hooks, NULL, memory_order_seq_cst);
     while (atomic_load_explicit(&w->hooks_inside, memory_order_seq_cst) != 0)
         weir__backoff(&turns);
+    if (w->state->shared) {
+        weir__workers_leave(w);
+        /* who reconciles goes on with what there is, now or later */
+        if (!weir__seam_is_alone(w) || weir__load_acquire(&w->state->leader) != weir__intent_self(w))
+            return;
+    }
     atomic_store_explicit(&w->state->attached, 0, memory_order_seq_cst);
     for (weir_policy_id id = 0; id < policies; id++) {
         weir__seam_fresh_until(w, id, 0);

@@ -4,6 +4,8 @@
  */
 #include "lib/dirty.h"
 
+#include "lib/intent.h"
+
 void weir__dirty_list(struct weir *w, struct weir__hot *e)
 {
     uint32_t slot = weir__slot_of(w, e);
@@ -54,18 +56,26 @@ int weir__dirty_any(struct weir *w)
 
 int weir__urgent_push(struct weir *w, struct weir__hot *e)
 {
+    uint8_t no = 0;
     uint32_t head;
 
-    /* Read first: a flood of denials on one key shares the line instead of fighting for it. acq_rel: the winner's link
-     * is written after the collector's read of the link that stood there before (it clears the flag after that). */
-    if (weir__load_relaxed(&e->urgent) || atomic_exchange_explicit(&e->urgent, 1, memory_order_acq_rel))
+    /* Read first: a flood of denials on one key shares the line instead of fighting for it. */
+    if (weir__load_relaxed(&e->urgent))
         return 0;
+    weir__intent_begin(w, e, WEIR__INTENT_DROP); /* one that is killed may have set the flag and not listed it */
+    /* acq_rel: the winner's link is written after the collector's read of the link that stood there before (it clears
+     * the flag after that). */
+    if (!atomic_compare_exchange_strong_explicit(&e->urgent, &no, 1, memory_order_acq_rel, memory_order_relaxed)) {
+        weir__intent_end(w, e);
+        return 0;
+    }
     head = weir__load_relaxed(&w->state->urgent);
     do
         weir__store_relaxed(&e->urgent_next, head);
     /* release: publishes the link, and what the taker did to x before */
     while (!atomic_compare_exchange_weak_explicit(&w->state->urgent, &head, weir__slot_of(w, e) + 1,
                                                   memory_order_release, memory_order_relaxed));
+    weir__intent_end(w, e);
     return head == 0;
 }
 

@@ -93,8 +93,9 @@ struct weir__slice {
     /* third line: the collector alone */
     _Alignas(64) uint64_t denied_told; /* denied, as of the last report */
     int64_t sent_level;                /* units: the level that the report in flight told */
-    int64_t sent_fall;                 /* tokens: the fallback_spent that it told */
-    uint64_t spare[5];
+    int64_t sent_fall;                 /* tokens: the fallback_spent that it told ... */
+    int64_t sent_spent, sent_refunded; /* ... and the rest of it: for a successor (workers.h) */
+    uint64_t spare[3];
 };
 _Static_assert(sizeof(struct weir__slice) == 192, "three lines");
 

@@ -91,7 +91,9 @@ int weir_key_open(struct weir *w, weir_policy_id policy, const void *key, size_t
 WEIR__INLINE int take_well(struct weir_key *key, int64_t cost, uint64_t now, struct weir_result *result)
 {
     const struct weir__ask *ask = &key->ask;
+    const uint64_t *id = ask->w->state->shared ? ask->id : NULL; /* not pinned: is it still the key's? */
     int verdict = WEIR__REKEYED;
+    uint64_t x;
 
     if (WEIR__UNLIKELY(!weir__load_acquire(&ask->w->gate->alive)))
         return WEIR_E_FORKED;
@@ -99,8 +101,10 @@ WEIR__INLINE int take_well(struct weir_key *key, int64_t cost, uint64_t now, str
         return weir__take_strict(ask, cost, result);
     if (!now)
         now = weir__limiter_now(ask->w);
-    if (WEIR__LIKELY(key->e != &no_entry) && weir__take_is_fast(ask->p, cost))
-        verdict = weir__decide_take(ask->p, key->e, weir__load_acquire(&key->e->x), NULL, now, cost, result);
+    x = weir__load_acquire(&key->e->x);
+    if (WEIR__LIKELY(key->e != &no_entry) && weir__take_is_fast(ask->p, cost) &&
+        (!id || WEIR__LIKELY(weir__table_is(key->e, id))))
+        verdict = weir__decide_take(ask->p, key->e, x, id, now, cost, result);
     if (WEIR__UNLIKELY(verdict == WEIR__REKEYED))
         return weir__take_memory(ask, now, cost, result);
     if (result)

@@ -606,43 +606,26 @@ int weir__hybrid_peek(struct weir *w, struct weir__hot *e, uint64_t x, const uin
     return e ? decide(&a, x, id) : decide_absent(&a);
 }
 
-/* One try; the entry is pinned. What is past the cap is cut off by whoever looks. */
-static int raise_level(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now, int64_t tokens)
+/* f for x + WEIR__STEP with so many tokens more. What is past the cap is cut off by whoever looks. */
+static uint64_t raised_f(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now, int64_t tokens, uint64_t *f)
 {
     uint64_t touched = weir__load_acquire(&e->touched);
     struct weir__view v;
-    uint64_t f;
     int64_t more;
 
     weir__hybrid_view(w, e, x, now > touched ? now : touched, &v);
     more = tokens > (int64_t)(WEIR__UNITS_MAX >> v.k) ? (int64_t)WEIR__UNITS_MAX : tokens << v.k;
-    f = v.f;
-    return weir__cas16_state(&e->x, &x, &f, x + WEIR__STEP,
-                             weir__hybrid_f(v.refill, x + WEIR__STEP, v.level + more, v.f & ~WEIR__UNITS));
+    *f = v.f;
+    return weir__hybrid_f(v.refill, x + WEIR__STEP, v.level + more, v.f & ~WEIR__UNITS);
 }
 
-int weir__hybrid_give(struct weir *w, struct weir__hot *e, uint64_t x, const uint64_t id[2], weir_policy_id policy,
-                      uint64_t now, int64_t tokens, int unspend)
+/* What the cold line must know of a level that was raised; the entry is pinned or locked. */
+static void credit(struct weir *w, struct weir__hot *e, int64_t tokens, int unspend)
 {
     struct weir__cold *cold = &w->cold[weir__slot_of(w, e)];
     struct weir__slice *slice = &w->slice[weir__slot_of(w, e)];
-    int64_t burst = (int64_t)weir__load_relaxed(&w->policies[policy].burst);
     uint64_t back = WEIR__STEP;
-    int status = WEIR__REKEYED;
 
-    if (tokens > burst)
-        tokens = burst;
-    /* Pinned, so that it is still this key's when the cold line is written. seq_cst, and x loaded after it: whoever
-     * drops an entry takes the lock bit first and then looks at the pin. */
-    atomic_fetch_add_explicit(&e->pin, 1, memory_order_seq_cst);
-    for (;;) {
-        x = atomic_load_explicit(&e->x, memory_order_seq_cst);
-        if (x & WEIR__LOCK || !weir__table_is(e, id))
-            goto unpin;
-        if (raise_level(w, e, x, now, tokens))
-            break;
-    }
-    status = 0;
     if (unspend) {
         back += (uint64_t)tokens << weir__load_relaxed(&e->k);
         if (weir__load_relaxed(&e->f) & WEIR__FALL)
@@ -652,9 +635,67 @@ int weir__hybrid_give(struct weir *w, struct weir__hot *e, uint64_t x, const uin
     }
     /* release: a collector that counts it counts the x that it belongs to */
     atomic_fetch_add_explicit(&cold->returned, back, memory_order_release);
+}
+
+/* Of a shared limiter: a pin would outlive a process that is killed. Killed under the lock bit, it has given back
+ * nothing, or raised the level and told nobody (then Redis is told of more than was used). */
+static int give_locked(struct weir *w, struct weir__hot *e, const uint64_t id[2], uint64_t now, int64_t tokens,
+                       int unspend)
+{
+    uint64_t x = weir__load_acquire(&e->x), f;
+
+    weir__intent_begin(w, e, WEIR__INTENT_DROP);
+    if (x & WEIR__LOCK || !weir__table_is(e, id) ||
+        !atomic_compare_exchange_strong_explicit(&e->x, &x, x | WEIR__LOCK, memory_order_seq_cst,
+                                                 memory_order_relaxed)) {
+        weir__intent_end(w, e);
+        return WEIR__REKEYED;
+    }
+    f = raised_f(w, e, x, now, tokens, &f);
+    /* release: whoever sees this f sees the lock bit, or the x that follows */
+    weir__store_release(&e->f, f);
+    credit(w, e, tokens, unspend);
+    weir__table_unlock(w, e, x + WEIR__STEP);
+    return 0;
+}
+
+static int give_pinned(struct weir *w, struct weir__hot *e, const uint64_t id[2], uint64_t now, int64_t tokens,
+                       int unspend)
+{
+    int status = WEIR__REKEYED;
+    uint64_t x, f, new_f;
+
+    /* Pinned, so that it is still this key's when the cold line is written. seq_cst, and x loaded after it: whoever
+     * drops an entry takes the lock bit first and then looks at the pin. */
+    atomic_fetch_add_explicit(&e->pin, 1, memory_order_seq_cst);
+    do {
+        x = atomic_load_explicit(&e->x, memory_order_seq_cst);
+        if (x & WEIR__LOCK || !weir__table_is(e, id))
+            goto unpin;
+        new_f = raised_f(w, e, x, now, tokens, &f);
+    } while (!weir__cas16_state(&e->x, &x, &f, x + WEIR__STEP, new_f));
+    status = 0;
+    credit(w, e, tokens, unspend);
     if (weir__load_relaxed(&e->regime) != WEIR__LOCAL)
         weir__dirty_mark(w, e);
 unpin:
     atomic_fetch_sub_explicit(&e->pin, 1, memory_order_release);
+    return status;
+}
+
+int weir__hybrid_give(struct weir *w, struct weir__hot *e, uint64_t x, const uint64_t id[2], weir_policy_id policy,
+                      uint64_t now, int64_t tokens, int unspend)
+{
+    int64_t burst = (int64_t)weir__load_relaxed(&w->policies[policy].burst);
+    int status;
+
+    (void)x;
+    if (tokens > burst)
+        tokens = burst;
+    if (!w->state->shared)
+        return give_pinned(w, e, id, now, tokens, unspend);
+    status = give_locked(w, e, id, now, tokens, unspend);
+    if (status == 0 && weir__load_relaxed(&e->regime) != WEIR__LOCAL)
+        weir__dirty_mark(w, e);
     return status;
 }

@@ -11,6 +11,7 @@
 #include "lib/intent.h"
 #include "lib/options.h"
 #include "lib/table.h"
+#include "lib/workers.h"
 
 struct weir__policy_state *weir__policy_get(struct weir *w, weir_policy_id id, int *error)
 {
@@ -33,6 +34,8 @@ static void tell_hooks(struct weir *w, weir_policy_id id)
 {
     const struct weir__hooks *hooks = weir__hooks_enter(w);
 
+    /* release: whoever sees it sees the policy (and other processes have no hooks of ours) */
+    atomic_fetch_add_explicit(&w->state->policy_changes, 1, memory_order_release);
     if (!hooks)
         return;
     if (hooks->policy_changed)
@@ -280,7 +283,7 @@ static void settle(struct weir *w, weir_policy_id id, uint32_t slot, uint64_t no
 
 void weir__policy_settle(struct weir *w, struct weir__hot *e)
 {
-    weir__lock(&w->state->walk_lock);
+    weir__workers_walk(w);
     settle(w, weir__load_acquire(&e->policy), weir__slot_of(w, e), weir_now(w));
     weir__unlock(&w->state->walk_lock);
 }
@@ -325,7 +328,7 @@ int weir_policy_set(struct weir *w, weir_policy_id id, const struct weir_policy 
         return error;
 
     weir__lock(&w->state->policy_lock);
-    weir__lock(&w->state->walk_lock);
+    weir__workers_walk(w);
     now = weir_now(w);
     finish_walk(w, now);
     spare = weir__load_relaxed(&p->current) ^ 1u;

@@ -13,6 +13,7 @@
 #include "lib/hybrid.h"
 #include "lib/intent.h"
 #include "lib/table.h"
+#include "lib/workers.h"
 
 enum prepared { NOTHING, IN_FLIGHT, READY };
 
@@ -112,8 +113,12 @@ static void hand_over(struct weir *w, uint32_t slot, const struct weir__view *v,
     int64_t fallen;
 
     report->spent = weir__hybrid_whole(weir__hybrid_unreported(w, slot, v->x), v->k);
-    report->refunded = (int64_t)atomic_exchange_explicit(&cold->refunded, 0, memory_order_acquire);
     report->attempts = report->spent > 0 ? (uint64_t)report->spent : 0;
+    /* Killed in the next few stores, the collector leaves a note of what they undo. (A refund may be lost between two
+     * of them, never told twice.) */
+    weir__hand_take(w, slot, WEIR__HAND_TAKING, weir__load_relaxed(&cold->base));
+    report->refunded = (int64_t)atomic_exchange_explicit(&cold->refunded, 0, memory_order_acq_rel);
+    weir__store_release(&w->state->hand_refunded, report->refunded);
     /* release: whoever drops the entry finds it reported only after it is pinned */
     atomic_fetch_add_explicit(&cold->base, (uint64_t)report->spent << v->k, memory_order_release);
     if (weir__load_relaxed(&e->noted)) {
@@ -121,7 +126,8 @@ static void hand_over(struct weir *w, uint32_t slot, const struct weir__view *v,
         if (fallen > report->spent)
             fallen = report->spent;
         report->fallback_spent = fallen > 0 ? fallen : 0;
-        atomic_fetch_sub_explicit(&slice->fall_spent, report->fallback_spent, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&slice->fall_spent, report->fallback_spent, memory_order_release);
+        weir__store_release(&w->state->hand_fallen, report->fallback_spent);
         denied = weir__load_relaxed(&slice->denied);
         report->attempts += denied - slice->denied_told;
         slice->denied_told = denied;
@@ -136,6 +142,8 @@ static void hand_over(struct weir *w, uint32_t slot, const struct weir__view *v,
     }
     weir__store_relaxed(&e->noted, 1);
     slice->sent_fall = report->fallback_spent;
+    slice->sent_spent = report->spent;
+    slice->sent_refunded = report->refunded;
 }
 
 static void fill_report(struct weir *w, uint32_t slot, uint64_t now, struct weir__report *report)
@@ -161,7 +169,7 @@ static void fill_report(struct weir *w, uint32_t slot, uint64_t now, struct weir
     report->rate = fallen ? 0 : rate_of(v.mult, v.k);
     report->until = sliced ? weir__load_relaxed(&slice->until) : 0;
     report->regime = fallen ? WEIR__FALLBACK : sliced ? WEIR__SLICED : WEIR__BARE;
-    weir__store_relaxed(&e->reported, 1);
+    weir__store_release(&e->reported, 1); /* now it is the report's */
 }
 
 /* A key that was too long to be kept while its policy was local can't be reported. Dropped, it will be made anew, with
@@ -181,11 +189,12 @@ static enum prepared prepare(struct weir *w, uint32_t slot, uint64_t now, struct
     const struct weir__policy_state *policy;
     enum prepared prepared = NOTHING;
 
-    weir__lock(&w->state->walk_lock);
+    weir__workers_walk(w);
     if (weir__load_relaxed(&e->reported)) {
         weir__unlock(&w->state->walk_lock);
         return IN_FLIGHT;
     }
+    weir__hand_take(w, slot, WEIR__HAND_LOOKING, 0);
     pin(e);
     weir__dirty_clear(e); /* before x is loaded: a taker whose CAS comes later lists the entry again */
     for (unsigned turns = 0; atomic_load_explicit(&e->x, memory_order_seq_cst) & WEIR__LOCK;)
@@ -196,6 +205,7 @@ static enum prepared prepare(struct weir *w, uint32_t slot, uint64_t now, struct
         if (!weir__table_key(w, &w->cold[slot])) {
             unpin(e);
             drop_nameless(w, e, now);
+            weir__hand_empty(w);
             weir__unlock(&w->state->walk_lock);
             return NOTHING;
         }
@@ -206,6 +216,7 @@ static enum prepared prepare(struct weir *w, uint32_t slot, uint64_t now, struct
     }
     if (prepared == NOTHING)
         unpin(e);
+    weir__hand_empty(w);
     weir__unlock(&w->state->walk_lock);
     return prepared;
 }
@@ -425,13 +436,16 @@ void weir__seam_apply(struct weir *w, uint32_t slot, uint64_t now, const struct 
     struct weir__hot *e = &w->hot[slot];
     uint8_t reported;
 
-    weir__lock(&w->state->walk_lock);
+    weir__workers_walk(w);
     reported = weir__load_relaxed(&e->reported);
-    weir__store_relaxed(&e->reported, 0);
+    /* From here on a successor takes it for applied: a grant may be lost, and is never applied twice. */
+    weir__hand_take(w, slot, WEIR__HAND_GRANTING, 0);
+    weir__store_release(&e->reported, 0);
     if (reported == 1)
         apply(w, slot, now, grant);
     if (reported)
         unpin(e);
+    weir__hand_empty(w);
     weir__unlock(&w->state->walk_lock);
 }
 
@@ -443,7 +457,7 @@ void weir__seam_pause(struct weir *w, uint32_t slot, uint64_t now)
     struct terms terms;
     unsigned s;
 
-    weir__lock(&w->state->walk_lock);
+    weir__workers_walk(w);
     for (unsigned turns = 0; weir__load_relaxed(&e->reported) == 1; weir__backoff(&turns)) {
         look(w, e, now, &v);
         if (v.regime != WEIR__SLICED || v.f & WEIR__FALL || v.mult == 0)
@@ -468,11 +482,17 @@ void weir__seam_release(struct weir *w, uint32_t slot, int64_t unsent_spent, int
     uint64_t at;
     int64_t fallen;
 
-    weir__lock(&w->state->walk_lock);
+    weir__workers_walk(w);
     reported = weir__load_relaxed(&e->reported);
-    weir__store_relaxed(&e->reported, 0);
     if (reported == 1) {
-        k = weir__load_relaxed(&e->k);
+        struct weir__view v;
+
+        look(w, e, 0, &v); /* who holds the lock bit may be writing base */
+        k = v.k;
+        weir__hand_take(w, slot, WEIR__HAND_GIVING, weir__load_relaxed(&cold->base) - ((uint64_t)unsent_spent << k));
+    }
+    weir__store_release(&e->reported, 0);
+    if (reported == 1) {
         atomic_fetch_sub_explicit(&cold->base, (uint64_t)unsent_spent << k, memory_order_release);
         atomic_fetch_add_explicit(&cold->refunded, (uint64_t)unsent_refunded, memory_order_release);
         fallen = slice->sent_fall < unsent_spent ? slice->sent_fall : unsent_spent;
@@ -488,6 +508,7 @@ void weir__seam_release(struct weir *w, uint32_t slot, int64_t unsent_spent, int
     }
     if (reported)
         unpin(e);
+    weir__hand_empty(w);
     weir__unlock(&w->state->walk_lock);
 }
 
@@ -503,7 +524,7 @@ uint64_t weir__seam_unsent(struct weir *w)
     size_t words = weir__dirty_words(w);
     uint64_t total = 0;
 
-    weir__lock(&w->state->walk_lock);
+    weir__workers_walk(w);
     for (size_t word = 0; word < words; word++) {
         uint64_t mask = weir__load_acquire(&w->dirty[word]);
 

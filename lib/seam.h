@@ -155,6 +155,38 @@ void weir__seam_log(struct weir *w, enum weir_log_level level, const char *forma
 void *weir__seam_alloc(struct weir *w, size_t size);
 void weir__seam_free(struct weir *w, void *memory, size_t size);
 
+/* ---- processes that share a limiter ------------------------------------------------------------------------------ */
+
+int weir__seam_is_shared(const struct weir *w);
+
+/* Memory in the mapping for the sync's own use, zero at first: at least 24 MB and 128 bytes a slot. NULL where the
+ * limiter is not shared. */
+void *weir__seam_store(struct weir *w, size_t *size);
+
+/* One process reconciles. lead: 1: it is this one from now on, until it ends or weir__seam_retire; the calling thread
+ * is the collector, and the only one that may retire. 0: it is another one. What the last one had left half done in an
+ * entry is whole again. */
+int weir__seam_lead(struct weir *w);
+void weir__seam_retire(struct weir *w);
+
+/* Has no other living process a sync attached? */
+int weir__seam_is_alone(struct weir *w);
+
+/* How often policies were added or changed, by any process. */
+uint32_t weir__seam_changes(const struct weir *w);
+
+/* Do urgent keys wait? The process that listed them could not wake this one. */
+int weir__seam_hurries(const struct weir *w);
+
+/* collector: the report that is out for an entry: slot, id, policy, key, spent, refunded, fallback_spent; 0: none is.
+ * Who took over from another one ends all of those: with weir__seam_apply, or by reclaim, which releases those that
+ * `keep` doesn't keep and lists every key that may hold a slice. */
+int weir__seam_out(struct weir *w, uint32_t slot, struct weir__report *report);
+void weir__seam_reclaim(struct weir *w, weir__wants_fn keep, void *ctx);
+
+/* collector: looks at the next entries for marks and pins that somebody was killed over. */
+void weir__seam_audit(struct weir *w, size_t budget);
+
 /* Number of slots in the table: an upper bound of weir__report.slot. */
 uint32_t weir__seam_slots(const struct weir *w);
 
