@@ -144,6 +144,26 @@ int weir__wire_sync_decode(const struct weir__wire_batch *batch, const void *rep
     return in.broken ? WEIR_E_INVAL : 0;
 }
 
+static void read_entries(struct reader *in, struct weir__wire_strict *batch)
+{
+    for (uint32_t i = 0; i < batch->n_entries; i++) {
+        batch->entries[i].admitted = (uint32_t)next_whole(in, batch->entries[i].count);
+        batch->entries[i].free = next(in);
+    }
+}
+
+/* One entry a key, in their order, and nothing reserved: the key is as its entry left it. */
+static int read_alone(struct reader *in, struct weir__wire_strict *batch)
+{
+    read_entries(in, batch);
+    for (uint32_t i = 0; i < batch->n_entries; i++) {
+        if (batch->entries[i].key != i)
+            return WEIR_E_INVAL;
+        batch->keys[i].total = batch->keys[i].free = batch->entries[i].free;
+    }
+    return in->broken ? WEIR_E_INVAL : 0;
+}
+
 int weir__wire_strict_decode(struct weir__wire_strict *batch, const void *reply, size_t len,
                              struct weir__wire_head *head)
 {
@@ -157,16 +177,16 @@ int weir__wire_strict_decode(struct weir__wire_strict *batch, const void *reply,
         return WEIR_E_INVAL;
     if (is_refusal(head))
         return len == HEAD * 8 ? 0 : WEIR_E_INVAL;
-    if (len != (HEAD + 2 * (size_t)batch->n_keys + 2 * (size_t)batch->n_entries) * 8)
+    size_t entries = HEAD + 2 * (size_t)batch->n_entries;
+    if (len == entries * 8 && batch->n_keys == batch->n_entries)
+        return read_alone(&in, batch);
+    if (len != (entries + 2 * (size_t)batch->n_keys) * 8)
         return WEIR_E_INVAL;
     for (uint32_t i = 0; i < batch->n_keys; i++) {
         batch->keys[i].total = next(&in);
         batch->keys[i].free = next(&in);
     }
-    for (uint32_t i = 0; i < batch->n_entries; i++) {
-        batch->entries[i].admitted = (uint32_t)next_whole(&in, batch->entries[i].count);
-        batch->entries[i].free = next(&in);
-    }
+    read_entries(&in, batch);
     return in.broken ? WEIR_E_INVAL : 0;
 }
 
