@@ -26,7 +26,7 @@ struct layout {
     uint64_t sets;
     uint32_t slots, blocks;
     size_t policies, counts, tags, hot, dirty, cold, slice, arena, store, end;
-    size_t fault_from, fault_to;
+    size_t fault_to, table_end;
 };
 
 static size_t place(size_t *at, size_t size, size_t align)
@@ -48,13 +48,15 @@ static int lay_out(uint64_t max_keys, int shared, struct layout *l)
     l->sets = sets;
     l->slots = (uint32_t)slots;
     l->blocks = l->slots < ARENA_BLOCKS_MIN ? ARENA_BLOCKS_MIN : l->slots;
-    l->policies = place(&at, WEIR__POLICY_MAX * sizeof(struct weir__policy_state), LINE);
-    l->counts = place(&at, WEIR__STRIPES * WEIR__POLICY_MAX * sizeof(struct weir__count), LINE);
-    l->tags = l->fault_from = place(&at, sets * sizeof(struct weir__tags), page);
+    /* from the start, so that huge pages hold all of what takes touch at random */
+    l->tags = place(&at, sets * sizeof(struct weir__tags), LINE);
     l->hot = place(&at, slots * sizeof(struct weir__hot), LINE);
     l->dirty = place(&at, (slots + 63) / 64 * sizeof(uint64_t), LINE);
     l->cold = place(&at, slots * sizeof(struct weir__cold), LINE);
     l->fault_to = at;
+    l->policies = place(&at, WEIR__POLICY_MAX * sizeof(struct weir__policy_state), page);
+    l->counts = place(&at, WEIR__STRIPES * WEIR__POLICY_MAX * sizeof(struct weir__count), LINE);
+    l->table_end = at;
     l->slice = place(&at, slots * sizeof(struct weir__slice), page);
     l->arena = place(&at, weir__arena_bytes(l->blocks), page);
     l->store = place(&at, shared ? STORE_FIXED + slots * STORE_A_SLOT : 0, page);
@@ -79,7 +81,7 @@ static void point(struct weir *w, const struct layout *l)
     w->store_bytes = l->end - l->store;
     w->sets = l->sets;
     w->slots = l->slots;
-    w->table_bytes = l->fault_to;
+    w->table_bytes = l->table_end;
 }
 
 static int random_bytes(void *out, size_t n)
@@ -206,7 +208,7 @@ int weir_open(struct weir **out, const struct weir_options *options)
     if (error)
         goto put_gate;
     if (w->region.mapped)
-        weir__memory_fault_in((char *)w->region.base + layout.fault_from, layout.fault_to - layout.fault_from);
+        weir__memory_fault_in(w->region.base, layout.fault_to);
     point(w, &layout);
     error = init_state(w, &read, &layout);
     if (error)
