@@ -273,22 +273,28 @@ static void put_evalsha(struct weir__wire_buf *out, const char *sha, size_t keys
     put_string(out, digits, (size_t)len);
 }
 
+/* Seven that the script compares, and three more. */
+static void fill_numbers(double values[10], const struct weir__wire_target *target,
+                         const struct weir__wire_numbers *numbers, uint64_t nonce)
+{
+    values[0] = WEIR__WIRE_FORMAT;
+    values[1] = target->shards;
+    values[2] = (double)numbers->version;
+    values[3] = (double)numbers->limit;
+    values[4] = (double)numbers->per_ns;
+    values[5] = (double)numbers->burst;
+    values[6] = (double)numbers->overshoot;
+    values[7] = numbers->interval * WEIR__WIRE_US;
+    values[8] = numbers->timeout * WEIR__WIRE_US;
+    values[9] = (double)(nonce & ((UINT64_C(1) << 52) - 1));
+}
+
 static void put_numbers(struct weir__wire_buf *out, const struct weir__wire_target *target,
                         const struct weir__wire_numbers *numbers, uint64_t nonce)
 {
-    const double values[] = {
-        WEIR__WIRE_FORMAT,
-        target->shards,
-        (double)numbers->version,
-        (double)numbers->limit,
-        (double)numbers->per_ns,
-        (double)numbers->burst,
-        (double)numbers->overshoot,
-        numbers->interval * WEIR__WIRE_US,
-        numbers->timeout * WEIR__WIRE_US,
-        (double)(nonce & ((UINT64_C(1) << 52) - 1)),
-    };
-    put_doubles(out, values, sizeof values / sizeof values[0]);
+    double values[10];
+    fill_numbers(values, target, numbers, nonce);
+    put_doubles(out, values, 10);
 }
 
 /* The server's own clock, or a test's: digits only, whatever the locale. */
@@ -436,12 +442,16 @@ int weir__wire_strict_encode(struct weir__wire_buf *out, const struct weir__wire
     size_t start = out->len;
     if (batch->n_keys > WEIR__WIRE_RECORDS || batch->n_entries > WEIR__WIRE_WAITS)
         return WEIR_E_RANGE;
-    put_evalsha(out, sha, 3, 4 + (size_t)batch->n_keys);
+    put_evalsha(out, sha, 3, 2 + (size_t)batch->n_keys);
     int rc = put_names(out, &batch->target);
-    put_numbers(out, &batch->target, &batch->numbers, batch->nonce);
-    put_clock(out, batch->test_now);
-    put_number(out, batch->flags);
-    put_length(out, '$', (size_t)batch->n_entries * 32);
+    double numbers[10];
+    fill_numbers(numbers, &batch->target, &batch->numbers, batch->nonce);
+    put_doubles(out, numbers, 7);
+    put_length(out, '$', 40 + (size_t)batch->n_entries * 32);
+    for (size_t i = 7; i < 10; i++)
+        put_double(out, numbers[i]);
+    put_double(out, batch->test_now == 0 ? 0 : round(batch->test_now * WEIR__WIRE_US));
+    put_double(out, batch->flags);
     for (uint32_t i = 0; i < batch->n_entries; i++) {
         const struct weir__wire_strict_entry *entry = &batch->entries[i];
         put_double(out, (double)entry->key + 1);

@@ -4,7 +4,7 @@
 -- ARGV  1 clock ('' but in tests)  2 flags, one a shard, packed  3 members: shard cost, packed
 --       4... the shards' numbers, then the members' fields
 -- reply head (the first shard's); admitted 0 or 1; a member: T free denied
-local raw = clock(ARGV[1])
+local raw = clock(tonumber(ARGV[1]))
 local units, n = #KEYS / 3, #ARGV[3] / 16
 local shards, keys, members = {}, {}, {}
 

@@ -9,7 +9,7 @@
 --       admitted
 local id = ARGV[3]
 local seq, epoch, rtt, flags, shorts, longs = unpk('<dddddd', ARGV[4])
-local s = open(KEYS[1], KEYS[2], KEYS[3], ARGV[1], clock(ARGV[2]), id)
+local s = open(KEYS[1], KEYS[2], KEYS[3], ARGV[1], clock(tonumber(ARGV[2])), id)
 if s.stop then return reply(head(s, s.stop, 0, 0), 16) end
 local hello = flags % 2 == 1
 local known, said, q0 = nil, 0, 0 -- the node: its last seq, when, its promise

@@ -1,8 +1,11 @@
 -- SPDX-License-Identifier: MIT
--- common: a shard's header, its clock, its two generations of keys, its policy's numbers. It owns the layout of the
--- header and of the generations; it must not know records, slices or what follows a reply's head. Follows layout.lua.
+-- common: a shard's header, its clock, its two generations of keys, its policy's numbers. It owns the life
+-- of the header and of the generations; it must not know records, slices or what follows a reply's head. Follows
+-- layout.lua.
 -- Every function and every local that functions share costs on each call of a script, and a call of math.min costs ten
 -- comparisons: so there are few of them here.
+local floor, max, min = math.floor, math.max, math.min
+
 local LIVE = 60e6      -- a node that was silent for longer is not counted
 local REMEMBER = 600e6 -- nor remembered after this
 local CHUNK = 6000     -- values a call: unpack fails at 8,000
@@ -10,9 +13,9 @@ local CHUNK = 6000     -- values a call: unpack fails at 8,000
 -- A shard from its header. Made in one piece: a table that grows is built anew each time.
 local function read_header(text)
   local a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, A, B, C, D = unpk(HEADER, text)
-  return {format = a, shards = b, version = c, limit = d, per = e, burst = f, over = g, nodes = h, epoch = i, high = j,
-    offset = k, recover = l, gen = m, flip = n, changed = o, base = p, base_at = q, reserve = r, refresh = s,
-    has_cur = t, has_prev = u, life = v, length = w, old_rate = x, old_burst = y, keep = z, promised = A,
+  return {format = a, shards = b, version = c, limit = d, per = e, burst = f, over = g, high = h, offset = i, recover = j,
+    gen = k, flip = l, changed = m, base = n, base_at = o, refresh = p, has_cur = q, has_prev = r, nodes = s, epoch = t,
+    reserve = u, life = v, length = w, old_rate = x, old_burst = y, keep = z, promised = A,
     promisable = B, raised = C, swept = D, even = '', odd = '', name = '', cur = '', prv = '', raw = 0, nonce = 0, bad = 0,
     now = 0, interval = 0, timeout = 0, before = 0, rate = 0, absent = 0, node = false, save = false, fresh = false,
     outage = false, stop = false, wrote = false}
@@ -30,7 +33,7 @@ end
 
 -- The server's clock; tests may give another.
 local function clock(override)
-  if override ~= '' then return tonumber(override) end
+  if override and override ~= 0 then return override end
   local t = call('TIME')
   return t[1] * 1e6 + t[2]
 end
@@ -198,9 +201,9 @@ end
 local function save(s, ...)
   local due = s.now >= s.refresh
   if due then s.refresh = s.now + LIVE end
-  call('HSET', s.name, '!', pack(HEADER, s.format, s.shards, s.version, s.limit, s.per, s.burst, s.over, s.nodes,
-    s.epoch, s.high, s.offset, s.recover, s.gen, s.flip, s.changed, s.base, s.base_at, s.reserve, s.refresh, s.has_cur,
-    s.has_prev, s.life, s.length, s.old_rate, s.old_burst, s.keep, s.promised, s.promisable, s.raised, s.swept), ...)
+  call('HSET', s.name, '!', pack(HEADER, s.format, s.shards, s.version, s.limit, s.per, s.burst, s.over, s.high,
+    s.offset, s.recover, s.gen, s.flip, s.changed, s.base, s.base_at, s.refresh, s.has_cur, s.has_prev, s.nodes,
+    s.epoch, s.reserve, s.life, s.length, s.old_rate, s.old_burst, s.keep, s.promised, s.promisable, s.raised, s.swept), ...)
   if due then expire(s.name, max(REMEMBER, 3 * s.length)) end
 end
 

@@ -3,15 +3,15 @@
 -- here.
 -- Takes, refunds and looks of one policy and shard, each decided here; a denial writes nothing.
 -- KEYS  the shard's two generations and its nodes
--- ARGV  1 numbers  2 clock ('' but in tests)  3 flags  4 entries: key op cost count (op 0 take, 1 give, 2 look)
---       5... fields, distinct
--- reply head; a key: T free; an entry: admitted free (what was there after it). The keys are left out where each has one
---       entry and nothing reserved: T and free are that entry's free.
-local s = open(KEYS[1], KEYS[2], KEYS[3], ARGV[1], clock(ARGV[2]), '')
+-- ARGV  1 numbers, 7 doubles  2 interval timeout nonce clock (0 but in tests) flags, then entries: key op cost count
+--       (op 0 take, 1 give, 2 look)  3... fields, distinct
+-- reply head; a key: T free; an entry: admitted free (what was there after it)
+local _, _, _, given, flags = unpk('<ddddd', ARGV[2])
+local s = open(KEYS[1], KEYS[2], KEYS[3], ARGV[1] .. ARGV[2], clock(given), '')
 if s.stop then return reply(head(s, s.stop, 0, 0), 16) end
-local n, m = #ARGV - 4, #ARGV[4] / 32
+local n, m = #ARGV - 2, (#ARGV[2] - 40) / 32
 local fields = {[0] = '!'}
-for i = 1, n do fields[i] = ARGV[4 + i] end
+for i = 1, n do fields[i] = ARGV[2 + i] end
 local values = read(s, fields, n)
 local gathering = s.now < s.recover
 local o, w, wi = head(s, 0, 0, 0), {}, 0
@@ -20,10 +20,10 @@ local answers = 16 + 2 * n
 -- Entries by key, in order: {op, cost, count, index}, ...
 local entries = {}
 do
-  local at = 1
+  local at = 41
   for j = 1, m do
     local i, op, cost, count
-    i, op, cost, count, at = unpk('<dddd', ARGV[4], at)
+    i, op, cost, count, at = unpk('<dddd', ARGV[2], at)
     local list = entries[i]
     if list then
       local k = #list

@@ -14,7 +14,7 @@ if format ~= tonumber(ARGV[2]) or #text ~= 240 then
 end
 local s = read_header(text)
 s.even, s.odd, s.name = KEYS[1], KEYS[2], KEYS[3]
-s.now = max(s.high, clock(ARGV[1]) + s.offset)
+s.now = max(s.high, clock(tonumber(ARGV[1])) + s.offset)
 settle(s)
 
 local value, held

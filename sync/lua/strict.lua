@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- strict: keys of which hybrid nodes hold slices: only what is nobody's is given, never an overdraft. Follows
 -- common.lua, decide.lua (where KEYS, ARGV and the reply are described) and slices.lua.
-s.outage = tonumber(ARGV[3]) % 4 >= 2
+s.outage = flags % 4 >= 2
 local k = {}
 for j = 1, #later do
   local i = later[j]

@@ -380,6 +380,7 @@ START_TEST(strict_and_other_commands)
                                                 {.key = 0, .op = WEIR__WIRE_GIVE, .cost = 5, .count = 1}};
     struct weir__wire_strict batch = {.target = some_target(),
                                       .numbers = some_numbers(),
+                                      .nonce = 99,
                                       .keys = keys,
                                       .n_keys = 2,
                                       .entries = entries,
@@ -389,12 +390,11 @@ START_TEST(strict_and_other_commands)
     struct command c;
     ck_assert_int_eq(weir__wire_strict_encode(&out, &batch, sha), 0);
     parse(&c);
-    ck_assert_int_eq(c.words, 12);
-    EXPECT_TEXT(&c, 7, "1234500000");
-    EXPECT_TEXT(&c, 8, "2");
-    EXPECT_DOUBLES(&c, 9, 2, 0, 3, 4, 1, 1, 5, 1);
-    EXPECT_TEXT(&c, 10, "kx");
-    EXPECT_TEXT(&c, 11, "kyy");
+    ck_assert_int_eq(c.words, 10);
+    EXPECT_DOUBLES(&c, 6, WEIR__WIRE_FORMAT, 64, 3, 1000, 1e9, 500, 50);
+    EXPECT_DOUBLES(&c, 7, 200000, 50000, 99, 1234500000, 2, 2, 0, 3, 4, 1, 1, 5, 1);
+    EXPECT_TEXT(&c, 8, "kx");
+    EXPECT_TEXT(&c, 9, "kyy");
 
     weir__wire_buf_clear(&out);
     ck_assert_int_eq(weir__wire_forget_encode(&out, &batch.target, keys, 2, sha), 0);
