@@ -39,7 +39,7 @@ static void apply(struct weir__reconcile *rec, struct weir__lane *lane, struct w
     struct weir__kept *kept = out->kept;
     struct weir__slice_ask ask = {
         .level = out->level, .rate = out->rate, .demand = out->demand, .want = out->want, .sent_ns = out->now};
-    struct weir__slice_answer answer = {.level = grant->level,
+    struct weir__slice_answer answer = {.level = out->slice ? grant->level : weir__slice_owed(out->level, grant->free),
                                         .rate = grant->rate,
                                         .cap = grant->cap,
                                         .fallback = out->slice ? grant->fallback : -1,
@@ -55,7 +55,7 @@ static void apply(struct weir__reconcile *rec, struct weir__lane *lane, struct w
     kept->known = 1;
     kept->total = grant->total;
     kept->total_at = mono;
-    kept->held = out->slice && !weir__slice_nothing(&ask, &answer);
+    kept->held = out->slice ? !weir__slice_nothing(&ask, &answer) : answer.level < 0;
     kept->carried = below_floor(&head->numbers, grant->total, out->spent);
     weir__reconcile_settle(rec, out);
 }

@@ -162,6 +162,11 @@ void weir__slice_grant(const struct weir__slice_terms *terms, const struct weir_
     out->global = answer->total;
 }
 
+double weir__slice_owed(double level, double free)
+{
+    return smaller(0, larger(level, smaller(0, free)));
+}
+
 double weir__slice_seed(const struct weir__slice_terms *terms, double total, double age, double outage)
 {
     return smaller(terms->burst, total + terms->rate * larger(0, age - larger(0, outage)));

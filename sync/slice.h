@@ -83,6 +83,11 @@ struct weir__slice_answer {
 void weir__slice_grant(const struct weir__slice_terms *terms, const struct weir__slice_ask *ask,
                        const struct weir__slice_answer *answer, uint64_t now_ns, double rtt, struct weir__grant *out);
 
+/* The level after the answer to a record without a slice: an overdraft is forgiven as far as the bucket covers it, or a
+ * fleet would overdraw it once more with every answer. What is still owed must travel with a slice from then on. level:
+ * as it was in the record; free: of the answer. */
+double weir__slice_owed(double level, double free);
+
 /* For a Redis that forgot its state (weir__wire_record.seed): what this node last saw of a key, aged by the refill
  * since, but for the outage: what was refilled then, fallback shares used. age, outage: s. */
 double weir__slice_seed(const struct weir__slice_terms *terms, double total, double age, double outage);

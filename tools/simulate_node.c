@@ -227,7 +227,7 @@ static void apply(struct simulate_node *n, const struct weir__wire_grant *grant)
     double bare_hold = grant->free < 1 ? (1 - grant->free) / n->terms.rate : 0;
     struct weir__slice_ask ask = {
         .level = out->level, .rate = out->rate, .demand = out->demand, .want = out->want, .sent_ns = out->now};
-    struct weir__slice_answer answer = {.level = grant->level,
+    struct weir__slice_answer answer = {.level = out->slice ? grant->level : weir__slice_owed(out->level, grant->free),
                                         .rate = grant->rate,
                                         .cap = grant->cap,
                                         .fallback = out->slice ? grant->fallback : -1,
@@ -243,7 +243,7 @@ static void apply(struct simulate_node *n, const struct weir__wire_grant *grant)
     n->known = 1;
     n->total = grant->total;
     n->total_at = now;
-    n->held = out->slice && !weir__slice_nothing(&ask, &answer);
+    n->held = out->slice ? !weir__slice_nothing(&ask, &answer) : answer.level < 0;
     n->carried = grant->carried < out->spent ? grant->carried : out->spent > 0 ? out->spent : 0;
     settle(n);
 }
