@@ -406,7 +406,7 @@ static double charge(struct script *c, const uint8_t *id, const struct weir__wir
     double fall = (double)record->fallback_spent, spent = (double)record->spent - fall, credit;
     double off = take_own(c, id, &credit), more, top = s->burst;
 
-    if (c->now > k->outage_end + 2 * s->life)
+    if (c->now > k->outage_end + LIVE)
         credit = 0;
     if (off > 0)
         spent = fmax(0, spent - off);

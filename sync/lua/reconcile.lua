@@ -40,7 +40,7 @@ end
 -- it. Returns what is left of the credit: a node may report twice before it has told all of an outage.
 local function charge(k, spent, refunded, fall, back)
   local off, credit = take_own(k)
-  if s.now > k.trec + 2 * s.life then credit = 0 end
+  if s.now > k.trec + LIVE then credit = 0 end -- it may take a node long to find its way back
   local x = spent - fall
   if off > 0 then x = x > off and x - off or 0 end
   if fall > 0 then
