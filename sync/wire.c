@@ -442,16 +442,17 @@ int weir__wire_strict_encode(struct weir__wire_buf *out, const struct weir__wire
     size_t start = out->len;
     if (batch->n_keys > WEIR__WIRE_RECORDS || batch->n_entries > WEIR__WIRE_WAITS)
         return WEIR_E_RANGE;
-    put_evalsha(out, sha, 3, 2 + (size_t)batch->n_keys);
+    put_evalsha(out, sha, 3, (size_t)batch->n_keys + 1);
     int rc = put_names(out, &batch->target);
-    double numbers[10];
+    double numbers[12];
     fill_numbers(numbers, &batch->target, &batch->numbers, batch->nonce);
-    put_doubles(out, numbers, 7);
-    put_length(out, '$', 40 + (size_t)batch->n_entries * 32);
-    for (size_t i = 7; i < 10; i++)
+    numbers[10] = batch->test_now == 0 ? 0 : round(batch->test_now * WEIR__WIRE_US);
+    numbers[11] = batch->flags;
+    for (uint32_t i = 0; i < batch->n_keys; i++)
+        put_field(out, batch->keys[i].key, batch->keys[i].key_len);
+    put_length(out, '$', sizeof numbers + (size_t)batch->n_entries * 32);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         put_double(out, numbers[i]);
-    put_double(out, batch->test_now == 0 ? 0 : round(batch->test_now * WEIR__WIRE_US));
-    put_double(out, batch->flags);
     for (uint32_t i = 0; i < batch->n_entries; i++) {
         const struct weir__wire_strict_entry *entry = &batch->entries[i];
         put_double(out, (double)entry->key + 1);
@@ -460,8 +461,6 @@ int weir__wire_strict_encode(struct weir__wire_buf *out, const struct weir__wire
         put_double(out, entry->count);
     }
     put_bytes(out, "\r\n", 2);
-    for (uint32_t i = 0; i < batch->n_keys; i++)
-        put_field(out, batch->keys[i].key, batch->keys[i].key_len);
     return finish(out, start, rc);
 }
 

@@ -3,15 +3,17 @@
 -- here.
 -- Takes, refunds and looks of one policy and shard, each decided here; a denial writes nothing.
 -- KEYS  the shard's two generations and its nodes
--- ARGV  1 numbers, 7 doubles  2 interval timeout nonce clock (0 but in tests) flags, then entries: key op cost count
---       (op 0 take, 1 give, 2 look)  3... fields, distinct
+-- ARGV  1... fields, distinct; the last: numbers, interval timeout nonce clock (0 but in tests) flags, 12 doubles, then
+--       entries: key op cost count (op 0 take, 1 give, 2 look)
 -- reply head; a key: T free; an entry: admitted free (what was there after it)
-local _, _, _, given, flags = unpk('<ddddd', ARGV[2])
-local s = open(KEYS[1], KEYS[2], KEYS[3], ARGV[1] .. ARGV[2], clock(given), '')
+local n = #ARGV - 1
+local asked = ARGV[n + 1]
+local given, flags = unpk('<dd', asked, 81)
+local s = open(KEYS[1], KEYS[2], KEYS[3], asked, clock(given), '')
 if s.stop then return reply(head(s, s.stop, 0, 0), 16) end
-local n, m = #ARGV - 2, (#ARGV[2] - 40) / 32
+local m = (#asked - 96) / 32
 local fields = {[0] = '!'}
-for i = 1, n do fields[i] = ARGV[2 + i] end
+for i = 1, n do fields[i] = ARGV[i] end
 local values = read(s, fields, n)
 local gathering = s.now < s.recover
 local o, w, wi = head(s, 0, 0, 0), {}, 0
@@ -20,10 +22,10 @@ local answers = 16 + 2 * n
 -- Entries by key, in order: {op, cost, count, index}, ...
 local entries = {}
 do
-  local at = 41
+  local at = 97
   for j = 1, m do
     local i, op, cost, count
-    i, op, cost, count, at = unpk('<dddd', ARGV[2], at)
+    i, op, cost, count, at = unpk('<dddd', asked, at)
     local list = entries[i]
     if list then
       local k = #list

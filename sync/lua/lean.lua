@@ -6,28 +6,30 @@
 -- reply nodes epoch now; an entry: admitted T. The numbers in force are those that were sent, nothing is reserved, no
 --       state is gathered.
 local text = call('HGET', KEYS[3], '!')
-if text and #text == 240 and sub(text, 1, 56) == ARGV[1] then
-  local n, entries, raw = #ARGV - 2, ARGV[2], nil
-  raw = unpk('<d', entries, 25)
+local n = #ARGV - 1
+local asked = ARGV[n + 1]
+local numbers = sub(asked, 1, 56)
+if text and #text == 240 and sub(text, 1, 56) == numbers then
+  local raw = unpk('<d', asked, 81)
   if raw == 0 then raw = call('TIME'); raw = raw[1] * 1e6 + raw[2] end
   local limit, per, burst, _, high, offset, recover, gen, flip, changed, base, since, refresh, cur, prv =
     unpk('<ddddddddddddddd', text, 25)
   local now = raw + offset
-  if cur == 1 and now >= high and now >= recover and now < flip and #entries == 40 + 32 * n then
+  if cur == 1 and now >= high and now >= recover and now < flip and #asked == 96 + 32 * n then
     cur = gen % 2 == 0 and KEYS[1] or KEYS[2]
     prv = prv == 1 and (gen % 2 == 0 and KEYS[2] or KEYS[1])
-    local values = call('HMGET', cur, unpack(ARGV, 3))
-    local rate, o, w, wi, at, ours, older = limit * 1e3 / per, nil, nil, 0, 41, true, nil
+    local values = call('HMGET', cur, unpack(ARGV, 1, n))
+    local rate, o, w, wi, at, ours, older = limit * 1e3 / per, nil, nil, 0, 97, true, nil
     for i = 1, n do
       local value, key, op, cost, a, t = values[i], nil, nil, nil, nil, nil
-      key, op, cost, a, at = unpk('<dddd', entries, at)
+      key, op, cost, a, at = unpk('<dddd', asked, at)
       if not value and not older then
         -- The first that is not there: is its generation? Then all that are missing are looked for in the older one.
         older = {}
         ours = call('HGET', cur, '!') == pack('<d', gen) .. MARK
         if ours and prv then
           local k, miss = 1, {'!'}
-          for j = i, n do if not values[j] then k = k + 1; miss[k] = ARGV[j + 2] end end
+          for j = i, n do if not values[j] then k = k + 1; miss[k] = ARGV[j] end end
           miss = call('HMGET', prv, unpack(miss))
           ours, k = miss[1] == pack('<d', gen - 1) .. MARK, 1
           for j = i, n do if not values[j] then k = k + 1; older[j] = miss[k] end end
@@ -53,7 +55,7 @@ if text and #text == 240 and sub(text, 1, 56) == ARGV[1] then
         if a > 0 then
           t = t - a * cost
           value = pack('<dd', t, now)
-          if wi == 0 then w = {ARGV[i + 2], value} else w[wi + 1], w[wi + 2] = ARGV[i + 2], value end
+          if wi == 0 then w = {ARGV[i], value} else w[wi + 1], w[wi + 2] = ARGV[i], value end
           wi = wi + 2
         end
       end
@@ -67,7 +69,7 @@ if text and #text == 240 and sub(text, 1, 56) == ARGV[1] then
     if ours and n > 0 and (wi == 0 or now < refresh) then
       if wi > 0 then
         call('HSET', cur, unpack(w))
-        if stale then call('HSET', KEYS[3], '!', ARGV[1] .. pack('<d', now) .. sub(text, 65)) end
+        if stale then call('HSET', KEYS[3], '!', numbers .. pack('<d', now) .. sub(text, 65)) end
       end
       return sub(text, 145, 160) .. pack(n == 1 and '<ddd' or '<d' .. string.rep('dd', n), now, unpack(o))
     end
