@@ -8,7 +8,6 @@
 
 #include "lib/dirty.h"
 #include "lib/hybrid.h"
-#include "lib/intent.h"
 #include "lib/seam.h"
 #include "lib/stats.h"
 #include "lib/take.h"
@@ -115,9 +114,8 @@ static void drop_marks(struct weir *w)
             (void)weir__urgent_pop(w, &list);
 }
 
-void weir__seam_detach(struct weir *w)
+void weir__seam_leave(struct weir *w)
 {
-    uint32_t policies = weir__load_acquire(&w->state->policies);
     unsigned turns = 0;
 
     /* seq_cst, both: a call has counted itself in before it looked for hooks, so it is counted here or finds none.
@@ -125,12 +123,15 @@ void weir__seam_detach(struct weir *w)
     atomic_store_explicit(&w->hooks, NULL, memory_order_seq_cst);
     while (atomic_load_explicit(&w->hooks_inside, memory_order_seq_cst) != 0)
         weir__backoff(&turns);
-    if (w->state->shared) {
+    if (w->state->shared)
         weir__workers_leave(w);
-        /* who reconciles goes on with what there is, now or later */
-        if (!weir__seam_is_alone(w) || weir__load_acquire(&w->state->leader) != weir__intent_self(w))
-            return;
-    }
+}
+
+void weir__seam_detach(struct weir *w)
+{
+    uint32_t policies = weir__load_acquire(&w->state->policies);
+
+    weir__seam_leave(w);
     atomic_store_explicit(&w->state->attached, 0, memory_order_seq_cst);
     for (weir_policy_id id = 0; id < policies; id++) {
         weir__seam_fresh_until(w, id, 0);

@@ -42,6 +42,9 @@ struct weir__hooks {
 int weir__seam_attach(struct weir *w, const struct weir__hooks *hooks);
 void weir__seam_detach(struct weir *w);
 
+/* Detaches this process alone: others that share the limiter go on. */
+void weir__seam_leave(struct weir *w);
+
 /* A policy's numbers as sync/ needs them; name and group live as long as the limiter. */
 struct weir__seam_policy {
     const char *name, *group;

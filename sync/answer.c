@@ -3,6 +3,7 @@
  * What becomes of a batch: its grants are put in force, or it goes again as it is until it is answered. A batch is
  * given up by nobody but weir__reconcile_stop: until then each of its tokens is told to Redis exactly once.
  */
+#include "sync/persist.h"
 #include "sync/reconcile_state.h"
 
 #include <math.h>
@@ -51,12 +52,13 @@ static void apply(struct weir__reconcile *rec, struct weir__lane *lane, struct w
     weir__slice_grant(terms, &ask, &answer, now, rec->node->rtt, &force);
     if (force.rate <= 0 && force.cap <= 0)
         force.until = 0; /* no slice that could end */
+    kept->carried = below_floor(&head->numbers, grant->total, out->spent);
+    weir__persist_carry(rec->node, kept); /* first: once it is applied nobody asks again */
     weir__seam_apply(rec->node->w, kept->slot, now, &force);
     kept->known = 1;
     kept->total = grant->total;
     kept->total_at = mono;
     kept->held = out->slice ? !weir__slice_nothing(&ask, &answer) : answer.level < 0;
-    kept->carried = below_floor(&head->numbers, grant->total, out->spent);
     weir__reconcile_settle(rec, out);
 }
 
@@ -81,8 +83,11 @@ static void applied(struct weir__reconcile *rec, struct weir__batch *batch, cons
         weir__seam_log(node->w, WEIR_LOG_WARN, "policy %s: %.0f values in Redis made no sense and were replaced",
                        lane->policy->is.name, head->healed);
     weir__reconcile_alive(rec, batch->first_now);
+    weir__persist_applying(node, lane);
     for (uint32_t i = 0; i < batch->wire.count; i++)
-        apply(rec, lane, batch->outs[i], &batch->grants[i], head, mono, now);
+        if (batch->outs[i])
+            apply(rec, lane, batch->outs[i], &batch->grants[i], head, mono, now);
+    weir__persist_done(node, lane);
     weir__batch_free(node, batch);
     weir__reconcile_ready(rec, lane);
     weir__count_add(&node->count.syncs, 1);
@@ -142,7 +147,7 @@ static void pause_slices(struct weir__reconcile *rec, struct weir__batch *batch)
     uint64_t now = weir_now(rec->node->w);
 
     for (uint32_t i = 0; i < batch->wire.count; i++)
-        if (batch->outs[i]->rate > 0)
+        if (batch->outs[i] && batch->outs[i]->rate > 0)
             weir__seam_pause(rec->node->w, batch->outs[i]->kept->slot, now);
 }
 

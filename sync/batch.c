@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "sync/persist.h"
+
 #define LONG_WEIGHT 4u   /* a record with a slice costs Redis as much as so many without */
 #define EMPTY_WEIGHT 16u /* a script by itself, twice over: a fleet that starts at once sends many */
 
@@ -33,6 +35,11 @@ struct weir__out *weir__lane_unqueue(struct weir__lane *lane)
     return out;
 }
 
+uint32_t weir__batch_weight(int slice)
+{
+    return slice < 0 ? EMPTY_WEIGHT : slice ? LONG_WEIGHT : 1;
+}
+
 /* How many of the queued reports one batch carries. */
 static uint32_t count_fitting(const struct weir__node *node, const struct weir__lane *lane, uint32_t *weight)
 {
@@ -51,7 +58,7 @@ static uint32_t count_fitting(const struct weir__node *node, const struct weir__
     return count;
 }
 
-static struct weir__batch *make(struct weir__node *node, struct weir__lane *lane, uint32_t count)
+struct weir__batch *weir__batch_make(struct weir__node *node, struct weir__lane *lane, uint32_t count)
 {
     size_t each = sizeof(struct weir__wire_record) + sizeof(struct weir__wire_grant) + sizeof(struct weir__out *);
     size_t size = sizeof(struct weir__batch) + count * each;
@@ -127,12 +134,14 @@ struct weir__batch *weir__batch_build(struct weir__node *node, struct weir__lane
                                       const char *sha)
 {
     uint32_t weight, count = count_fitting(node, lane, &weight);
-    struct weir__batch *batch = make(node, lane, count);
+    struct weir__batch *batch = weir__batch_make(node, lane, count);
     struct weir__out *out = lane->first;
 
     if (!batch)
         return NULL;
     batch->weight = weight;
+    batch->made_now = now;
+    batch->made_mono = mono;
     for (uint32_t i = 0; i < count; i++, out = out->next) {
         batch->outs[i] = out;
         fill_record(&batch->records[i], out);
@@ -157,7 +166,21 @@ struct weir__batch *weir__batch_build(struct weir__node *node, struct weir__lane
     lane->seq++;
     lane->presence = 0;
     lane->batch = batch;
+    weir__persist_batch(node, batch);
     return batch;
+}
+
+/* What was answered to a process that has ended since is not told again. */
+static void leave_out_answered(struct weir__batch *batch)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < batch->wire.count; i++)
+        if (batch->outs[i]) {
+            batch->outs[count] = batch->outs[i];
+            batch->records[count++] = batch->records[i];
+        }
+    batch->wire.count = count;
 }
 
 int weir__batch_again(struct weir__node *node, struct weir__batch *batch, double epoch, double last, uint64_t mono,
@@ -167,6 +190,7 @@ int weir__batch_again(struct weir__node *node, struct weir__batch *batch, double
     struct weir__wire_batch before = batch->wire;
     struct weir__wire_buf bytes;
 
+    leave_out_answered(batch);
     batch->wire.epoch = epoch;
     batch->wire.seq = lane->seq + 1;
     if (last >= (double)batch->wire.seq)
@@ -176,6 +200,7 @@ int weir__batch_again(struct weir__node *node, struct weir__batch *batch, double
     weir__wire_buf_init(&bytes, &node->mem);
     if (weir__wire_sync_encode(&bytes, &batch->wire, sha)) {
         weir__wire_buf_deinit(&bytes);
+        before.count = batch->wire.count;
         batch->wire = before;
         return WEIR_E_NOMEM;
     }
@@ -183,6 +208,7 @@ int weir__batch_again(struct weir__node *node, struct weir__batch *batch, double
     batch->bytes = bytes;
     lane->seq = batch->wire.seq;
     lane->epoch = epoch;
+    weir__persist_batch(node, batch);
     return 0;
 }
 

@@ -41,9 +41,11 @@ struct weir__batch {
     struct weir__wire_batch wire;
     struct weir__wire_record *records;
     struct weir__wire_grant *grants;
-    struct weir__out **outs;
+    struct weir__out **outs; /* NULL: answered to a process that has ended since */
     size_t size;
     uint32_t weight;      /* what it costs Redis, in records without a slice */
+    uint64_t made_now;    /* limiter's clock when it was made */
+    uint64_t made_mono;   /* the machine's then */
     uint64_t first_now;   /* limiter's clock at the first sending; 0: never sent */
     uint64_t first_mono;  /* the machine's then */
     uint64_t sent_at;     /* the machine's at the latest one */
@@ -57,6 +59,12 @@ void weir__lane_queue(struct weir__lane *lane, struct weir__out *out);
 
 /* What is queued is taken off; NULL: nothing is. */
 struct weir__out *weir__lane_unqueue(struct weir__lane *lane);
+
+/* An empty batch with room for `count` records; whoever fills it makes it the lane's. NULL: no memory. */
+struct weir__batch *weir__batch_make(struct weir__node *node, struct weir__lane *lane, uint32_t count);
+
+/* What a record costs Redis; slice < 0: a batch by itself. */
+uint32_t weir__batch_weight(int slice);
 
 /* A batch of what is queued, as much as fits, encoded under the lane's next number. It is the lane's. NULL: no memory;
  * all stays queued. */

@@ -7,6 +7,7 @@
  * time. So all that was spent before the cycle is in the first sweep's reports, in those before it, or in the
  * second's.
  */
+#include "sync/leader.h"
 #include "sync/reconcile_state.h"
 
 uint64_t weir__flush_unsent(struct weir__reconcile *rec)
@@ -46,6 +47,9 @@ static int any_held(struct weir__reconcile *rec)
 
 int weir__reconcile_is_idle(struct weir__reconcile *rec)
 {
+    rec->heirs = (uint8_t)weir__leader_has_heirs(rec);
+    if (rec->heirs)
+        return 1; /* what there is to report is theirs */
     return !rec->keys.out_count && !any_held(rec) && !weir__seam_dirty(rec->node->w);
 }
 
@@ -146,6 +150,10 @@ void weir__reconcile_flush(struct weir__reconcile *rec, struct weir__flush *flus
 {
     flush->next = NULL;
     flush->deadline = uv_hrtime() + rec->node->drain_ns;
+    if (rec->follows) {
+        weir__leader_flush(rec, flush);
+        return;
+    }
     *rec->waiting_end = flush;
     rec->waiting_end = &flush->next;
     if (rec->stage == WEIR__FLUSH_IDLE)

@@ -48,6 +48,7 @@ struct weir__out {
     uint32_t self;
     uint32_t round; /* of weir__reconcile_flush */
     int64_t spent, refunded, fallback_spent;
+    int64_t carried; /* part of spent: what was kept->carried */
     double level, rate, demand, want, age;
     uint64_t now; /* limiter's clock: when level was read */
     int slice;    /* travels in long form */

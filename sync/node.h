@@ -38,7 +38,7 @@ struct weir__policy {
 };
 
 struct weir__counters {
-    _Atomic uint64_t syncs, sync_errors, strict, pending_tokens, written_off_tokens, last_sync_ns;
+    _Atomic uint64_t syncs, sync_errors, reports, strict, pending_tokens, written_off_tokens, last_sync_ns;
     _Atomic int store_up;
 };
 

@@ -3,6 +3,8 @@
  * What is due, when it is reported, and which batch goes next. It must not know what an answer does (answer.c) or who
  * waits for it (flush.c).
  */
+#include "sync/leader.h"
+#include "sync/persist.h"
 #include "sync/reconcile_state.h"
 
 #include <math.h>
@@ -49,7 +51,7 @@ static struct weir__course *course_of(struct weir__reconcile *rec, weir_policy_i
 }
 
 /* The policy's course with its lanes; NULL: no memory. */
-static struct weir__course *course_with_lanes(struct weir__reconcile *rec, weir_policy_id id)
+struct weir__course *weir__reconcile_course(struct weir__reconcile *rec, weir_policy_id id)
 {
     struct weir__node *node = rec->node;
     struct weir__policy *policy = weir__node_policy(node, id);
@@ -64,6 +66,7 @@ static struct weir__course *course_with_lanes(struct weir__reconcile *rec, weir_
         course->lanes[i].policy = policy;
         course->lanes[i].id = id;
         course->lanes[i].shard = i;
+        weir__persist_load(node, &course->lanes[i]);
     }
     return course;
 }
@@ -116,10 +119,17 @@ static void plan(struct weir__reconcile *rec, const struct weir__policy *policy,
         out->age = (double)(report->now - rec->fresh) / 1e9;
 }
 
+/* A key that is new here, but need not be new to Redis. */
+static void inherit(struct weir__reconcile *rec, struct weir__kept *kept, const struct weir__report *report)
+{
+    kept->carried = weir__persist_carried(rec->node, kept);
+    kept->held |= report->until != 0;
+}
+
 /* A report goes to its lane. 0: no room for it now. */
 static int accept_report(struct weir__reconcile *rec, const struct weir__report *report)
 {
-    struct weir__course *course = course_with_lanes(rec, report->policy);
+    struct weir__course *course = weir__reconcile_course(rec, report->policy);
     struct weir__kept *kept = course ? weir__keys_find(&rec->keys, report) : NULL;
     struct weir__out *out = kept ? weir__keys_depart(&rec->keys, kept, report) : NULL;
 
@@ -127,9 +137,12 @@ static int accept_report(struct weir__reconcile *rec, const struct weir__report 
         rec->full = 1;
         return 0;
     }
+    if (rec->shared && kept->list == WEIR__LIST_NONE && !kept->known) /* the process before this one may have known it */
+        inherit(rec, kept, report);
     plan(rec, rec->node->policies[report->policy], out, report);
     weir__keys_move(&rec->keys, kept, WEIR__LIST_NONE);
     out->round = rec->round;
+    out->carried = kept->carried;
     out->spent += kept->carried;
     rec->keys.out_spent += kept->carried;
     kept->carried = 0;
@@ -260,7 +273,7 @@ static void on_busy(uv_idle_t *idle)
 
 void weir__reconcile_busy(struct weir__reconcile *rec)
 {
-    if (rec->started && rec->up && !rec->stopped)
+    if (rec->started && rec->up && !rec->stopped && !rec->follows)
         uv_idle_start(&rec->busy, on_busy);
 }
 
@@ -308,6 +321,8 @@ void weir__reconcile_alive(struct weir__reconcile *rec, uint64_t now)
 {
     uint64_t until = weir__slice_until(&rec->base, now);
 
+    if (rec->follows)
+        return;
     rec->answered_at = uv_hrtime();
     if (until > rec->fresh)
         rec->fresh = until;
@@ -451,6 +466,11 @@ static void on_tick(uv_timer_t *timer)
     struct weir__reconcile *rec = timer->data;
     uint64_t mono = uv_hrtime();
 
+    if (rec->follows) {
+        weir__leader_follow(rec);
+        arm_tick(rec, 0);
+        return;
+    }
     mark_due(rec, mono);
     forget_full(rec, mono);
     keep_present(rec, mono);
@@ -514,7 +534,7 @@ void weir__reconcile_pump(struct weir__reconcile *rec)
     uint64_t mono, now;
     struct weir__lane *lane;
 
-    if (!rec->up || rec->stopped)
+    if (!rec->up || rec->stopped || rec->follows)
         return;
     mono = uv_hrtime();
     now = weir_now(node->w);
@@ -549,6 +569,14 @@ void weir__reconcile_wake(struct weir__reconcile *rec)
     rec->urgent = 1;
 }
 
+/* As if it had never been reported. */
+static void give_back(struct weir__reconcile *rec, struct weir__out *out)
+{
+    weir__seam_release(rec->node->w, out->kept->slot, out->spent - out->carried, out->refunded);
+    out->kept->carried = out->carried;
+    weir__reconcile_settle(rec, out);
+}
+
 /* What waits in lanes would grow stale: it goes back to the table, and is reported as it is then. */
 static void return_queued(struct weir__reconcile *rec)
 {
@@ -556,10 +584,8 @@ static void return_queued(struct weir__reconcile *rec)
         for (uint32_t i = 0; rec->courses[id].lanes && i < rec->node->shards; i++) {
             struct weir__out *out;
 
-            while ((out = weir__lane_unqueue(&rec->courses[id].lanes[i]))) {
-                weir__seam_release(rec->node->w, out->kept->slot, out->spent, out->refunded);
-                weir__reconcile_settle(rec, out);
-            }
+            while ((out = weir__lane_unqueue(&rec->courses[id].lanes[i])))
+                give_back(rec, out);
         }
 }
 
@@ -568,6 +594,10 @@ void weir__reconcile_link(struct weir__reconcile *rec, int up)
     rec->up = (uint8_t)up;
     if (rec->stopped)
         return;
+    if (rec->follows) {
+        weir__leader_follow(rec); /* comes back here where it leads from now on */
+        return;
+    }
     if (!up) {
         uv_idle_stop(&rec->busy);
         return_queued(rec);
@@ -585,11 +615,13 @@ void weir__reconcile_link(struct weir__reconcile *rec, int up)
 
 void weir__reconcile_policies(struct weir__reconcile *rec)
 {
+    if (rec->follows)
+        return;
     for (uint32_t id = 0; id < rec->node->policy_count; id++) {
         struct weir__course *course = NULL;
 
         if (is_hybrid(rec, id))
-            course = course_with_lanes(rec, id);
+            course = weir__reconcile_course(rec, id);
         else if (is_shared(rec, id) || id < rec->course_count)
             course = course_of(rec, id);
         if (!course)
@@ -633,17 +665,20 @@ int weir__reconcile_open(struct weir__reconcile **out, struct weir__node *node)
 
 void weir__reconcile_start(struct weir__reconcile *rec)
 {
-    uv_handle_t *handles[] = {(uv_handle_t *)&rec->tick, (uv_handle_t *)&rec->deadline, (uv_handle_t *)&rec->busy};
+    uv_handle_t *handles[] = {(uv_handle_t *)&rec->tick, (uv_handle_t *)&rec->deadline, (uv_handle_t *)&rec->busy,
+                              (uv_handle_t *)&rec->pulse};
 
     uv_timer_init(rec->node->loop, &rec->tick);
     uv_timer_init(rec->node->loop, &rec->deadline);
+    uv_timer_init(rec->node->loop, &rec->pulse);
     uv_idle_init(rec->node->loop, &rec->busy);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         handles[i]->data = rec;
         uv_unref(handles[i]);
     }
-    rec->handles = 3;
+    rec->handles = 4;
     rec->started = 1;
+    rec->shared = rec->follows = rec->node->persist != NULL;
     weir__reconcile_policies(rec);
     arm_tick(rec, 1);
 }
@@ -656,15 +691,19 @@ static uint64_t abandon(struct weir__reconcile *rec, struct weir__batch *batch)
     for (uint32_t i = 0; i < batch->wire.count; i++) {
         struct weir__out *out = batch->outs[i];
 
+        if (!out)
+            continue;
         if (!batch->first_now) {
-            weir__seam_release(rec->node->w, out->kept->slot, out->spent, out->refunded);
-        } else {
-            weir__seam_release(rec->node->w, out->kept->slot, 0, 0);
-            doubtful += out->spent > 0 ? (uint64_t)out->spent : 0;
+            give_back(rec, out);
+            continue;
         }
+        weir__seam_release(rec->node->w, out->kept->slot, 0, 0);
+        doubtful += out->spent > 0 ? (uint64_t)out->spent : 0;
+        weir__persist_carry(rec->node, out->kept);
         weir__reconcile_settle(rec, out);
     }
     batch->wire.count = 0;
+    weir__persist_done(rec->node, batch->lane);
     return doubtful;
 }
 
@@ -676,9 +715,11 @@ uint64_t weir__reconcile_stop(struct weir__reconcile *rec)
     rec->stopped = 1;
     uv_timer_stop(&rec->tick);
     uv_timer_stop(&rec->deadline);
+    uv_timer_stop(&rec->pulse);
     uv_idle_stop(&rec->busy);
     return_queued(rec);
-    for (uint32_t id = 0; id < rec->course_count; id++)
+    /* with heirs, what is on its way is theirs */
+    for (uint32_t id = 0; id < rec->course_count && !rec->heirs; id++)
         for (uint32_t i = 0; rec->courses[id].lanes && i < rec->node->shards; i++)
             if (rec->courses[id].lanes[i].batch)
                 doubtful += abandon(rec, rec->courses[id].lanes[i].batch);
@@ -687,10 +728,20 @@ uint64_t weir__reconcile_stop(struct weir__reconcile *rec)
         weir__batch_free(rec->node, batch);
     }
     weir__count_add(&rec->node->count.written_off_tokens, doubtful);
-    unsent = doubtful + weir__seam_unsent(rec->node->w);
+    unsent = rec->heirs ? 0 : doubtful + weir__seam_unsent(rec->node->w);
     atomic_store_explicit(&rec->node->count.pending_tokens, 0, memory_order_relaxed);
     weir__flush_abort(rec, WEIR_E_CLOSED, unsent);
     return unsent;
+}
+
+void weir__reconcile_leave(struct weir__reconcile *rec)
+{
+    if (rec->heirs)
+        weir__seam_leave(rec->node->w);
+    else
+        weir__seam_detach(rec->node->w);
+    if (rec->shared && !rec->follows)
+        weir__seam_retire(rec->node->w);
 }
 
 static void deinit(struct weir__reconcile *rec)
@@ -727,4 +778,5 @@ void weir__reconcile_close(struct weir__reconcile *rec, void (*cb)(void *arg), v
     uv_close((uv_handle_t *)&rec->tick, on_closed);
     uv_close((uv_handle_t *)&rec->deadline, on_closed);
     uv_close((uv_handle_t *)&rec->busy, on_closed);
+    uv_close((uv_handle_t *)&rec->pulse, on_closed);
 }

@@ -51,6 +51,7 @@ struct weir__flush {
     weir_sync_cb cb;
     void *arg;
     uint64_t deadline; /* set by weir__reconcile_flush */
+    uint32_t ticket;   /* of a follower's: leader.h */
 };
 void weir__reconcile_flush(struct weir__reconcile *rec, struct weir__flush *flush);
 
@@ -64,6 +65,9 @@ void weir__reconcile_drain(struct weir__reconcile *rec, void (*cb)(void *arg), v
  * whole tokens that Redis was not told of, or may not have been. The batches on their way must still be called back by
  * the link. */
 uint64_t weir__reconcile_stop(struct weir__reconcile *rec);
+
+/* After weir__reconcile_stop: this process takes no longer part; the last one that did detaches the sync. */
+void weir__reconcile_leave(struct weir__reconcile *rec);
 
 /* After weir__reconcile_stop and when the link is closed: closes the handles, frees all, then calls back. */
 void weir__reconcile_close(struct weir__reconcile *rec, void (*cb)(void *arg), void *arg);

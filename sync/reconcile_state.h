@@ -36,7 +36,7 @@ enum weir__stage {
 
 struct weir__reconcile {
     struct weir__node *node;
-    uv_timer_t tick, deadline;
+    uv_timer_t tick, deadline, pulse;
     uv_idle_t busy; /* runs while reports wait to be taken: a slice of work a turn of the loop */
     struct weir__keys keys;
     struct weir__course *courses; /* by policy */
@@ -52,6 +52,14 @@ struct weir__reconcile {
     uint64_t fresh_told;
     uint8_t up, urgent, collect, alive_due, draining, started, stopped, full;
     uint8_t handles; /* to be closed */
+    /* leader.c */
+    uint8_t shared;   /* other processes share the limiter */
+    uint8_t follows;  /* ... and another one of them reconciles */
+    uint8_t heirs;    /* this one closes, and others go on */
+    uint8_t serving;  /* service is under way, for the followers' flushes up to `ticket` */
+    uint32_t ticket;
+    uint32_t changes; /* weir__seam_changes when the policies were last read */
+    struct weir__flush service;
     /* flush.c */
     enum weir__stage stage;
     uint32_t round, older; /* reports of earlier rounds that are still out */
@@ -63,6 +71,9 @@ struct weir__reconcile {
 };
 
 /* ---- reconcile.c ------------------------------------------------------------------------------------------------- */
+
+/* The policy's course with its lanes; NULL: no memory. */
+struct weir__course *weir__reconcile_course(struct weir__reconcile *rec, weir_policy_id id);
 
 /* Reports are wanted: the loop takes them, a slice of work a turn. */
 void weir__reconcile_busy(struct weir__reconcile *rec);

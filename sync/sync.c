@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "sync/link.h"
+#include "sync/persist.h"
 #include "sync/uri.h"
 
 #define HOUR_MS (3600u * 1000)
@@ -290,7 +291,7 @@ static void finish(struct weir_sync *sync)
     weir__strict_stop(sync->strict);
     sync->unsent = weir__reconcile_stop(sync->rec);
     sync->finished = 1;
-    weir__seam_detach(sync->node.w);
+    weir__reconcile_leave(sync->rec);
     weir__link_close(sync->node.link, on_link_closed, sync);
 }
 
@@ -458,6 +459,8 @@ static int open_parts(struct weir_sync *sync, const struct weir_sync_options *o,
 
     if (!status)
         status = take_options(sync, o);
+    if (!status)
+        status = weir__persist_open(&sync->node);
     if (!status)
         status = weir__reconcile_open(&sync->rec, &sync->node);
     if (!status)

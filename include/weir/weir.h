@@ -299,7 +299,8 @@ struct weir_stats {
     int store_up;                /* 1: connected and answering */
     uint64_t allowed;            /* decisions, all policies and modes */
     uint64_t denied;
-    uint64_t reserved[8];
+    uint64_t reports; /* keys that Redis was told of, in hybrid policies */
+    uint64_t reserved[7];
 };
 
 /* WEIR_E_INVAL unless stats->size is set. */
