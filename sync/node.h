@@ -24,6 +24,7 @@
 
 struct uv_loop_s;
 struct weir__link;
+struct weir__persist;
 
 #define WEIR__MS UINT64_C(1000000)
 #define WEIR__SECOND UINT64_C(1000000000)
@@ -47,6 +48,7 @@ struct weir__node {
     struct uv_loop_s *loop;
     struct weir__link *link;
     struct weir_allocator mem; /* the limiter's */
+    struct weir__persist *persist; /* of a shared limiter: what a successor finds; else NULL */
     const char *prefix;
     uint8_t id[WEIR__WIRE_ID];
     uint32_t shards, batch_max, window, jitter_pct, fleet_hint;
