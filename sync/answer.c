@@ -87,6 +87,7 @@ static void applied(struct weir__reconcile *rec, struct weir__batch *batch, cons
     for (uint32_t i = 0; i < batch->wire.count; i++)
         if (batch->outs[i])
             apply(rec, lane, batch->outs[i], &batch->grants[i], head, mono, now);
+    weir__count_add(&node->count.reports, batch->wire.count);
     weir__persist_done(node, lane);
     weir__batch_free(node, batch);
     weir__reconcile_ready(rec, lane);

@@ -361,6 +361,7 @@ static void hook_stats(void *ctx, struct weir_stats *stats)
     struct weir__counters *count = &sync->node.count;
 
     stats->syncs = atomic_load_explicit(&count->syncs, memory_order_relaxed);
+    stats->reports = atomic_load_explicit(&count->reports, memory_order_relaxed);
     stats->sync_errors = atomic_load_explicit(&count->sync_errors, memory_order_relaxed);
     stats->strict = atomic_load_explicit(&count->strict, memory_order_relaxed);
     stats->pending_tokens = atomic_load_explicit(&count->pending_tokens, memory_order_relaxed);
