@@ -121,6 +121,7 @@ static void replay_run(struct simulate_options *o, const char *what)
 
     o->watch = &watch;
     ck_assert_int_eq(simulate_run(o, &result), 0);
+    o->watch = NULL;
     ck_assert_uint_gt(replay.batches, 50);
     ck_assert(o->async == 0 || replay.takes > 50);
 }
