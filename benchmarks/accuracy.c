@@ -179,7 +179,8 @@ static void outage(const struct bench_options *options, struct private_redis *re
     report_pair(options, "A5", what, &result, 1, 1000, (double[]){0.11, 0.97});
 }
 
-/* c: with next to no refill every token counts: what Redis holds is what was admitted, whatever was lost and repeated. */
+/* c: with next to no refill every token counts: what Redis holds is what was admitted, whatever was lost and
+ * repeated. */
 static void losses(const struct bench_options *options, struct private_redis *redis)
 {
     static const char *const what[] = {"5 % of batches and 5 % of answers lost, 2 x: overshoot / burst",

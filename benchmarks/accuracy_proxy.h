@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process between limiters and Redis that loses batches and answers: a lost command never reaches Redis, a lost answer
- * never comes back, and the connection ends with either, as a network's does.
+ * A process between limiters and Redis that loses batches and answers: a lost command never reaches Redis, a lost
+ * answer never comes back, and the connection ends with either, as a network's does.
  *
  * Owns its listening socket and the process. Must not know what is lost.
  */

@@ -20,8 +20,8 @@
 #define OVERFLOW_BIT (UINT64_C(1) << 63) /* of word[1]: byte 15, sticky */
 #define VERSION_STEP (UINT64_C(1) << 56) /* the other seven bits of byte 15 */
 #define VERSION_MASK (UINT64_C(0x7f) << 56)
-#define CHOICES 6u    /* sets that a key may live in: so many full ones at load 0.65 are one key in 10 million */
-#define SWEEP_STEP 4u /* slots swept along with each new key, where the table fills up */
+#define CHOICES 6u     /* sets that a key may live in: so many full ones at load 0.65 are one key in 10 million */
+#define SWEEP_STEP 4u  /* slots swept along with each new key, where the table fills up */
 #define SWEEP_FULL 60u /* ... and before one is refused */
 
 /* What a look at a set found. */

@@ -131,7 +131,8 @@ static int finish(struct weir__wire_buf *buf, size_t start, int rc)
 /* ---- scripts ----------------------------------------------------------------------------------------------------- */
 
 static const char *const script_texts[WEIR__WIRE_SCRIPTS] = {
-    [WEIR__WIRE_SYNC] = WEIR__SCRIPT_LAYOUT WEIR__SCRIPT_COMMON WEIR__SCRIPT_BATCH WEIR__SCRIPT_SLICES WEIR__SCRIPT_RECONCILE,
+    [WEIR__WIRE_SYNC] =
+        WEIR__SCRIPT_LAYOUT WEIR__SCRIPT_COMMON WEIR__SCRIPT_BATCH WEIR__SCRIPT_SLICES WEIR__SCRIPT_RECONCILE,
     [WEIR__WIRE_STRICT] = WEIR__SCRIPT_LAYOUT WEIR__SCRIPT_LEAN WEIR__SCRIPT_COMMON WEIR__SCRIPT_DECIDE
         WEIR__SCRIPT_SLICES WEIR__SCRIPT_STRICT,
     [WEIR__WIRE_ALL] = WEIR__SCRIPT_LAYOUT WEIR__SCRIPT_COMMON WEIR__SCRIPT_SLICES WEIR__SCRIPT_ALL,

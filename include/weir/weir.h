@@ -124,8 +124,9 @@ struct weir_options {
     }
 #endif
 
-/* Opens a limiter. options may be NULL. On an error *out is NULL and nothing is left to free. WEIR_E_INVAL, WEIR_E_RANGE,
- * WEIR_E_NOMEM, WEIR_E_SYS (no randomness), WEIR_E_NOSUP (shared, where the CPU has no 16-byte compare-and-swap). */
+/* Opens a limiter. options may be NULL. On an error *out is NULL and nothing is left to free. WEIR_E_INVAL,
+ * WEIR_E_RANGE, WEIR_E_NOMEM, WEIR_E_SYS (no randomness), WEIR_E_NOSUP (shared, where the CPU has no 16-byte
+ * compare-and-swap). */
 WEIR_API int weir_open(struct weir **out, const struct weir_options *options);
 
 /* Frees it; NULL is allowed. Threads: no other call may be running on it; weir_sync_close must have called back. */

@@ -131,9 +131,8 @@ START_TEST(refill_that_never_was_is_not_taken_back)
     grant.cap = 100;
     fake_grant(&fake, "z", &grant);
     fake_collect(&fake);
-    ck_assert_int_eq(weir__seam_report(fake.w, weir__slot_of(fake.w, fake_entry(&fake, id, "z")), fake.now,
-                                       &fake.reports[0]),
-                     1);
+    ck_assert_int_eq(
+        weir__seam_report(fake.w, weir__slot_of(fake.w, fake_entry(&fake, id, "z")), fake.now, &fake.reports[0]), 1);
     fake_pass(&fake, 100 * FAKE_MS);
     grant.level_delta = 2;
     grant.rate = 40;
@@ -146,8 +145,7 @@ END_TEST
 /* Doubles' last digits: a key that gave all back is not in debt, and one that owes nothing can go on. */
 START_TEST(a_rounding_is_no_debt)
 {
-    weir_policy_id slow =
-        fake_policy(&fake, "slow", 1, 86400 * FAKE_SECOND, 10, WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_ADMIT);
+    weir_policy_id slow = fake_policy(&fake, "slow", 1, 86400 * FAKE_SECOND, 10, WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_ADMIT);
     uint64_t seed = 31;
     weir__seam_fresh_until(fake.w, slow, UINT64_MAX);
     for (int i = 0; i < 300; i++) {

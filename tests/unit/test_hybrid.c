@@ -135,7 +135,7 @@ START_TEST(an_unknown_key_admits_one)
     ck_assert_int_eq(fake_take(&fake, id, "a", 1, &r), WEIR_DENY);
     ck_assert_uint_eq(r.flags, WEIR_UNKNOWN);
     ck_assert_int_eq(r.remaining, 99);
-    ck_assert_uint_eq(r.retry_after_ns, 5 * FAKE_MS); /* a round trip */
+    ck_assert_uint_eq(r.retry_after_ns, 5 * FAKE_MS);               /* a round trip */
     ck_assert_int_eq(fake_take(&fake, id, "b", 1, &r), WEIR_ALLOW); /* one a key */
     ck_assert_uint_eq(fake.wakes, 1);                               /* one until the list is drained */
     ck_assert_uint_eq(fake_urgent(&fake), 2);

@@ -120,9 +120,9 @@ START_TEST(new_numbers_clip_a_slice_and_keep_what_is_unreported)
         uint64_t limit, per_ns, burst;
         double level, rate;
     } cases[] = {
-        {1, 3600 * FAKE_SECOND, 5, 5, 1.0 / 3600},             /* a much larger k */
-        {100000000, FAKE_SECOND, UINT64_C(1) << 40, 40, 8},    /* a much smaller one */
-        {10, FAKE_SECOND, 100, 40, 8},                         /* the same */
+        {1, 3600 * FAKE_SECOND, 5, 5, 1.0 / 3600},          /* a much larger k */
+        {100000000, FAKE_SECOND, UINT64_C(1) << 40, 40, 8}, /* a much smaller one */
+        {10, FAKE_SECOND, 100, 40, 8},                      /* the same */
         {8, FAKE_SECOND, 30, 30, 8},
     };
     weir_policy_id id = fake_attached(&fake, WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_DENY, 0);
@@ -364,8 +364,8 @@ START_TEST(a_new_key_inherits_nothing)
     grant = fake_nothing(20);
     grant.level_delta = -30;
     fake_collect(&fake);
-    ck_assert_int_eq(weir__seam_report(fake.w, weir__slot_of(fake.w, fake_entry(&fake, id, "a")), fake.now,
-                                       &fake.reports[0]), 1);
+    ck_assert_int_eq(
+        weir__seam_report(fake.w, weir__slot_of(fake.w, fake_entry(&fake, id, "a")), fake.now, &fake.reports[0]), 1);
     weir__seam_apply(fake.w, fake.reports[0].slot, fake.now, &grant);
     uint32_t slot = fake.reports[0].slot;
     int landed = 0;
@@ -390,8 +390,9 @@ START_TEST(a_new_key_inherits_nothing)
     ck_assert(fake.w->slice[slot].denied == 0 && fake.w->slice[slot].fall_mult[0] == 0);
     fake_pass(&fake, FAKE_SECOND + 1);
     struct weir__hot *e = &fake.w->hot[slot];
-    ck_assert_int_eq(weir_take(fake.w, id, weir__table_key(fake.w, &fake.w->cold[slot]), fake.w->cold[slot].key_len, 19,
-                               &r), WEIR_ALLOW); /* the policy's share of a key never seen */
+    ck_assert_int_eq(
+        weir_take(fake.w, id, weir__table_key(fake.w, &fake.w->cold[slot]), fake.w->cold[slot].key_len, 19, &r),
+        WEIR_ALLOW); /* the policy's share of a key never seen */
     ck_assert_uint_eq(e->noted, 1);
 }
 END_TEST
