@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * One table for several processes (option `shared`): they share buckets and policies, and one that is killed wherever
- * it stands leaves no key stuck and mints nothing. WEIR_KILLS: how many are killed (400).
+ * it stands leaves no key stuck and mints nothing. WEIR_KILLS: how many are killed (1000).
  */
 #include <check.h>
 #include <pthread.h>
@@ -18,6 +18,7 @@
 #include "lib/intent.h"
 #include "lib/limiter.h"
 #include "lib/table.h"
+#include "support/whole.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -281,35 +282,17 @@ static pid_t start(uint64_t random)
 /* Every key can be asked; the table is whole. */
 static void check_table(void)
 {
-    uint64_t entries = 0;
-
     for (uint32_t key = 0; key < KEYS; key++) {
         ck_assert_int_ge(weir_take(w, policy, &key, sizeof key, 1, NULL), WEIR_ALLOW);
         ck_assert_int_ge(weir_take(w, passing, &key, sizeof key, 1, NULL), WEIR_ALLOW);
     }
-    weir__intent_recover(w);
-    for (unsigned i = 0; i < WEIR__INTENTS; i++)
-        ck_assert_uint_eq(w->state->intents[i].process, 0);
-    for (uint32_t slot = 0; slot < w->slots; slot++) {
-        const struct weir__hot *e = &w->hot[slot];
-        uint8_t tag = (uint8_t)(w->tags[slot / WEIR__WAYS].word[slot % WEIR__WAYS / 8] >> 8 * (slot % WEIR__WAYS % 8));
-        uint64_t id[2] = {e->id[0], e->id[1]}, x;
-
-        ck_assert_uint_eq(e->x & WEIR__LOCK, 0);
-        ck_assert_int_eq(tag != 0, id[0] != 0);
-        if (tag == 0)
-            continue;
-        entries++;
-        ck_assert_uint_eq(tag, weir__table_tag(id[0]));
-        ck_assert_ptr_eq(weir__table_search(w, id, &x), e);
-    }
-    ck_assert_uint_eq(w->state->keys, entries);
+    whole_check(w);
 }
 
 START_TEST(killed_anywhere)
 {
     const char *wanted = getenv("WEIR_KILLS");
-    int kills = wanted ? atoi(wanted) : 400;
+    int kills = wanted ? atoi(wanted) : 1000;
     uint64_t random = 88172645463325252, begun, most;
     struct weir_policy quick = numbers(1000000, 1);
     pid_t workers[WORKERS];

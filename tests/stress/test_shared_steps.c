@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A process that shares a limiter is stopped after so many instructions of one call, and killed there: whatever the
+ * place, the others go on, mint nothing, and find the table whole. WEIR_KILLS: places tried in each call (15).
+ */
+#include <check.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <weir/weir.h>
+
+#include "lib/intent.h"
+#include "support/whole.h"
+
+#define DAY (UINT64_C(86400) * 1000000000)
+
+enum { BURST = 100, LEFT = 40, LONG = 3000 };
+
+static struct weir *w;
+static weir_policy_id slow, quick, kept;
+static char long_key[LONG];
+
+static int add(const char *name, enum weir_mode mode, uint64_t limit, uint64_t burst, weir_policy_id *id)
+{
+    struct weir_policy p = WEIR_POLICY_INIT;
+
+    p.name = name;
+    p.mode = mode;
+    p.limit = limit;
+    p.per_ns = DAY;
+    p.burst = burst;
+    return weir_policy_add(w, &p, id);
+}
+
+static int take(weir_policy_id id, const char *key, int64_t cost, struct weir_result *r)
+{
+    return weir_take(w, id, key, strlen(key), cost, r);
+}
+
+/* A table with room for few: "mine" has LEFT of BURST, the rest of the table is filled with keys that may go at any
+ * time. */
+static void set_up(void)
+{
+    struct weir_options options = WEIR_OPTIONS_INIT;
+    char key[16];
+
+    options.max_keys = 20;
+    options.shared = 1;
+    ck_assert_int_eq(weir_open(&w, &options), 0);
+    ck_assert_int_eq(add("slow", WEIR_LOCAL, 1, BURST, &slow), 0);
+    ck_assert_int_eq(add("quick", WEIR_LOCAL, UINT64_C(86400) * 100000000, 1, &quick), 0);
+    ck_assert_int_eq(add("kept", WEIR_HYBRID, 10, BURST, &kept), 0);
+    ck_assert_int_eq(take(slow, "mine", BURST - LEFT, NULL), WEIR_ALLOW);
+    ck_assert_int_eq(take(kept, "shared", BURST - LEFT, NULL), WEIR_ALLOW);
+    for (int i = 0; i < 12; i++) {
+        snprintf(key, sizeof key, "q%d", i);
+        ck_assert_int_eq(take(quick, key, 1, NULL), WEIR_ALLOW);
+    }
+    memset(long_key, 'x', sizeof long_key);
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
+
+static void make(void)
+{
+    take(slow, "new", 1, NULL);
+}
+
+static void make_room(void)
+{
+    char key[16];
+
+    for (int i = 0; i < 9; i++) {
+        snprintf(key, sizeof key, "r%d", i);
+        take(quick, key, 1, NULL);
+    }
+}
+
+static void make_long(void)
+{
+    weir_take(w, kept, long_key, sizeof long_key, 1, NULL);
+}
+
+static void forget(void)
+{
+    weir_forget(w, slow, "mine", 4);
+}
+
+static void forget_long(void)
+{
+    weir_forget(w, kept, long_key, sizeof long_key);
+}
+
+static void lower(void)
+{
+    struct weir_policy p = WEIR_POLICY_INIT;
+
+    p.mode = WEIR_LOCAL;
+    p.limit = 1;
+    p.per_ns = 60 * UINT64_C(1000000000);
+    p.burst = BURST / 2;
+    weir_policy_set(w, slow, &p);
+}
+
+static void localize(void)
+{
+    struct weir_policy p = WEIR_POLICY_INIT;
+
+    p.mode = WEIR_LOCAL;
+    p.limit = 1;
+    p.per_ns = DAY;
+    p.burst = BURST;
+    weir_policy_set(w, kept, &p);
+}
+
+static void give(void)
+{
+    weir_give(w, kept, "shared", 6, 1);
+}
+
+static const struct call {
+    const char *name;
+    void (*before)(void), (*run)(void);
+    int mine, shared; /* the most that may be left of them afterwards */
+} calls[] = {
+    {"make", NULL, make, LEFT, LEFT},
+    {"make room", NULL, make_room, LEFT, LEFT},
+    {"make long", NULL, make_long, LEFT, LEFT},
+    {"forget", NULL, forget, BURST, LEFT},
+    {"forget long", make_long, forget_long, LEFT, LEFT},
+    {"lower", NULL, lower, LEFT, LEFT},
+    {"localize", NULL, localize, LEFT, LEFT},
+    {"give", NULL, give, LEFT, LEFT + 1},
+};
+
+/* ---- dead after so many instructions ----------------------------------------------------------------------------- */
+
+/* Runs the call in a child, which is killed after `most` instructions. Returns how many it did: fewer where it had
+ * done by then. */
+static long run(const struct call *call, long most)
+{
+    long steps = 0;
+    int status;
+    pid_t pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
+            _exit(errno == EPERM ? 77 : 1);
+        weir__intent_self(w); /* once a process: thousands of instructions */
+        raise(SIGSTOP);
+        call->run();
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_msg(WIFSTOPPED(status), "can't be traced: status %x", status);
+    while (steps < most && WIFSTOPPED(status)) {
+        ck_assert_int_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        steps++;
+    }
+    if (WIFSTOPPED(status)) {
+        kill(pid, SIGKILL);
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    }
+    return steps;
+}
+
+static void check(const struct call *call, long steps)
+{
+    struct weir_policy same = WEIR_POLICY_INIT;
+    struct weir_result r;
+    struct timespec from, to;
+    char key[16];
+
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    ck_assert_int_ge(take(slow, "mine", 0, &r), 0);
+    ck_assert_msg(r.remaining <= call->mine, "%s, %ld: %d left", call->name, steps, (int)r.remaining);
+    ck_assert_int_ge(take(kept, "shared", 0, &r), 0);
+    ck_assert_msg(r.remaining <= call->shared, "%s, %ld: %d left of the other", call->name, steps, (int)r.remaining);
+    for (int i = 0; i < 30; i++) {
+        snprintf(key, sizeof key, "%c%d", "qrs"[i % 3], i / 3);
+        ck_assert_int_ge(take(quick, key, 1, &r), 0);
+        ck_assert_uint_eq(r.flags & WEIR_FULL, 0);
+    }
+    ck_assert_int_ge(take(slow, "new", 1, &r), 0);
+    ck_assert_int_le(r.remaining, BURST - 1);
+    ck_assert_int_eq(weir_take(w, kept, long_key, sizeof long_key, 1, &r), WEIR_ALLOW);
+    ck_assert_uint_eq(r.flags & WEIR_FULL, 0);
+    whole_check(w);
+    same.mode = WEIR_LOCAL;
+    same.limit = 1;
+    same.per_ns = DAY;
+    same.burst = 10;
+    ck_assert_int_eq(weir_policy_set(w, slow, &same), 0);
+    ck_assert_int_eq(weir_policy_set(w, kept, &same), 0);
+    ck_assert_int_ge(take(slow, "mine", 0, &r), 0);
+    ck_assert_int_le(r.remaining, 10);
+    ck_assert_int_eq(weir_forget(w, slow, "mine", 4), 0);
+    ck_assert_int_eq(take(slow, "mine", 10, &r), WEIR_ALLOW);
+    whole_check(w);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    /* bounded, on a machine that does other things as well */
+    ck_assert_int_lt(to.tv_sec - from.tv_sec, 10);
+}
+
+static long until(const struct call *call, long most)
+{
+    long steps;
+
+    set_up();
+    if (call->before)
+        call->before();
+    steps = run(call, most);
+    check(call, steps);
+    weir_close(w);
+    return steps;
+}
+
+START_TEST(killed_at_an_instruction)
+{
+    const char *wanted = getenv("WEIR_KILLS");
+    int places = wanted ? atoi(wanted) : 15;
+    const struct call *call = &calls[_i];
+    long all = until(call, 1000000), at;
+
+    ck_assert_int_gt(all, 100);
+    ck_assert_int_lt(all, 1000000);
+    for (int i = 1; i <= places; i++) {
+        at = all * i / (places + 1) + i * 7 % 11; /* not the same place of a loop each time */
+        until(call, at);
+    }
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("shared_steps");
+    TCase *t = tcase_create("steps");
+
+    tcase_set_timeout(t, 600);
+    tcase_add_loop_test(t, killed_at_an_instruction, 0, (int)(sizeof calls / sizeof *calls));
+    suite_add_tcase(s, t);
+    return s;
+}
+
+int main(void)
+{
+    SRunner *runner = srunner_create(suite());
+    int failed;
+
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
