@@ -21,6 +21,7 @@
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
 #define SETTLE_NS (1500 * MS) /* the nodes have met: Redis has counted them and given each its overdraft */
+#define FLEETS 8u
 #define COLD_TAKES 8u
 #define COLD_EVERY (100 * MS)
 
@@ -39,13 +40,14 @@ struct seat {
 
 struct board {
     _Atomic uint64_t start_ns, stop_ns;
+    _Atomic uint32_t closed[FLEETS]; /* of each fleet: those whose slices are given back */
 };
 
 struct worker {
     const struct accuracy_fleet *fleet;
     struct board *board;
     struct seat *seat;
-    unsigned index;
+    unsigned index, fleet_index;
     struct weir *w;
     struct weir_sync *sync;
     weir_policy_id policy;
@@ -87,6 +89,8 @@ static void open_worker(struct worker *me)
     options.uri = uri;
     options.fleet_hint = ACCURACY_PROCESSES;
     options.drain_ms = 5000;
+    options.shards = me->fleet->shards;
+    options.interval_ms = me->fleet->interval_ms;
     limiter_check(weir_sync_start(&me->sync, me->w, NULL, &options), "weir_sync_start");
     for (int ms = 0; ms < 10000 && stats.store_up != 1; ms++) {
         rest(MS);
@@ -242,12 +246,17 @@ static void note_stats(struct worker *me, const struct weir_stats *before)
     seat->syncs = stats.syncs + stats.sync_errors - before->syncs - before->sync_errors;
 }
 
-/* The key as Redis has it: asked in strict mode by this process, whose slice is given back before. */
+/* The key as Redis has it: asked in strict mode by this process, when all slices are given back. */
 static int64_t look(struct worker *me)
 {
     struct weir_policy policy = WEIR_POLICY_INIT;
     struct weir_result result;
     struct finished flushed = {0};
+    const _Atomic uint32_t *closed = &me->board->closed[me->fleet_index];
+    int64_t most = -1;
+    for (int ms = 0; atomic_load_explicit(closed, memory_order_acquire) < ACCURACY_PROCESSES - 1 && ms < 20000; ms++) {
+        rest(MS);
+    }
     policy.limit = me->fleet->limit;
     policy.per_ns = me->fleet->per_ns;
     policy.burst = me->fleet->burst;
@@ -256,13 +265,14 @@ static int64_t look(struct worker *me)
     limiter_check(weir_policy_set(me->w, me->policy, &policy), "weir_policy_set");
     limiter_check(weir_sync_flush(me->sync, on_finished, &flushed), "weir_sync_flush");
     wait_finished(&flushed);
-    for (int i = 0; i < 50; i++) {
-        rest(20 * MS);
-        if (weir_peek(me->w, me->policy, "key", 3, 0, &result) >= 0 && !(result.flags & WEIR_DEGRADED)) {
-            return result.remaining;
+    for (int i = 0; i < 50; i++) { /* what is still reserved counts as gone until it is given back */
+        rest(40 * MS);
+        if (weir_peek(me->w, me->policy, "key", 3, 0, &result) >= 0 && !(result.flags & WEIR_DEGRADED) &&
+            result.remaining > most) {
+            most = result.remaining;
         }
     }
-    return -1;
+    return most;
 }
 
 static int live(struct worker *me)
@@ -296,13 +306,13 @@ static int live(struct worker *me)
     }
     limiter_check(weir_sync_flush(me->sync, on_finished, &flushed), "weir_sync_flush");
     seat->unsent = wait_finished(&flushed);
-    rest(SECOND); /* all have flushed */
     seat->remaining = me->index == 0 && me->fleet->demand != ACCURACY_COLD ? look(me) : -1;
     struct weir_stats after = {.size = sizeof after};
     weir_stats_get(me->w, &after);
     seat->written_off = after.written_off_tokens;
     limiter_check(weir_sync_close(me->sync, on_finished, &closed), "weir_sync_close");
     wait_finished(&closed);
+    atomic_fetch_add_explicit(&me->board->closed[me->fleet_index], 1, memory_order_release);
     weir_close(me->w);
     atomic_store_explicit(&seat->state, DONE, memory_order_release);
     return 0;
@@ -404,14 +414,16 @@ static void make_seats(const struct accuracy_fleet *fleet, struct seat *seats, d
     }
 }
 
-static pid_t start_worker(const struct accuracy_fleet *fleet, struct board *board, struct seat *seat, unsigned index)
+static pid_t start_worker(const struct accuracy_fleet *fleets, struct board *board, struct seat *seats, unsigned nth)
 {
+    unsigned f = nth / ACCURACY_PROCESSES, index = nth % ACCURACY_PROCESSES;
     pid_t pid = process_fork();
     if (pid < 0) {
         bench_die("fork failed");
     }
     if (pid == 0) {
-        struct worker me = {.fleet = fleet, .board = board, .seat = seat, .index = index, .random = 77 + 1000 * index};
+        struct worker me = {.fleet = &fleets[f], .board = board, .seat = &seats[nth], .index = index, .fleet_index = f};
+        me.random = 77 + 1000 * index;
         bench_unpin();
         _exit(live(&me));
     }
@@ -434,6 +446,9 @@ void accuracy_run(const struct accuracy_fleet *fleets, struct accuracy_result *r
                   accuracy_meanwhile meanwhile, void *arg)
 {
     unsigned processes = n * ACCURACY_PROCESSES;
+    if (n > FLEETS) {
+        bench_die("too many fleets");
+    }
     struct seat *seats = share(processes * sizeof *seats);
     struct board *board = share(sizeof *board);
     pid_t *pids = bench_alloc(processes * sizeof *pids);
@@ -442,7 +457,7 @@ void accuracy_run(const struct accuracy_fleet *fleets, struct accuracy_result *r
         make_seats(&fleets[f], &seats[f * ACCURACY_PROCESSES], seconds);
     }
     for (unsigned i = 0; i < processes; i++) {
-        pids[i] = start_worker(&fleets[i / ACCURACY_PROCESSES], board, &seats[i], i % ACCURACY_PROCESSES);
+        pids[i] = start_worker(fleets, board, seats, i);
     }
     await(seats, processes, READY);
     uint64_t start = bench_clock_ns() + 20 * MS;

@@ -25,17 +25,25 @@ struct stream {
     char bytes[ROOM];
 };
 
+enum fate { PASS, LATE, SWALLOWED };
+
+/* A command under way. */
+struct command {
+    enum fate fate;
+    uint64_t due; /* when its place in line is free, at the earliest */
+};
+
 /* A connection and its other half. */
 struct pair {
     struct stream client, server;
-    /* of the commands under way, in order: is its answer to be lost? */
-    unsigned char lose[PENDING];
+    struct command line[PENDING]; /* a ring */
     unsigned head, count;
 };
 
 struct proxy {
     int listener;
     double loss;
+    uint64_t late_ns;
     const char *upstream;
     uint64_t random;
     _Atomic uint64_t *lost;
@@ -117,88 +125,101 @@ static int is_batch(const char *bytes, size_t len)
     return resp_words(bytes, len, &word, 1) > 0 && word.len == 7 && memcmp(word.bytes, "EVALSHA", 7) == 0;
 }
 
-/* One whole message from the client, or to it. -1: it is lost, and the connection with it. */
-static int pass_command(struct proxy *proxy, struct pair *pair, const char *bytes, size_t len)
+static int take_command(struct proxy *proxy, struct pair *pair, const char *bytes, size_t len)
 {
-    int batch = is_batch(bytes, len);
-    if (batch && strikes(proxy)) {
-        atomic_fetch_add_explicit(&proxy->lost[0], 1, memory_order_relaxed);
-        return -1;
-    }
+    struct command command = {.fate = PASS};
     if (pair->count == PENDING) {
         return -1;
     }
-    pair->lose[(pair->head + pair->count++) % PENDING] = batch && strikes(proxy);
-    return send_all(pair->server.fd, bytes, len);
-}
-
-static int pass_answer(struct proxy *proxy, struct pair *pair, const char *bytes, size_t len)
-{
-    if (pair->count > 0) {
-        int lose = pair->lose[pair->head % PENDING];
-        pair->head++;
-        pair->count--;
-        if (lose) {
-            atomic_fetch_add_explicit(&proxy->lost[1], 1, memory_order_relaxed);
-            return -1;
-        }
+    if (is_batch(bytes, len)) {
+        command.fate = strikes(proxy) ? SWALLOWED : strikes(proxy) ? LATE : PASS;
     }
-    return send_all(pair->client.fd, bytes, len);
+    if (command.fate != PASS) {
+        command.due = bench_clock_ns() + proxy->late_ns;
+        atomic_fetch_add_explicit(&proxy->lost[command.fate == LATE], 1, memory_order_relaxed);
+    }
+    pair->line[(pair->head + pair->count++) % PENDING] = command;
+    return command.fate == SWALLOWED ? 0 : send_all(pair->server.fd, bytes, len);
 }
 
-static int pump(struct proxy *proxy, struct pair *pair, struct stream *from)
+/* All whole commands that the client sent. */
+static int take_commands(struct proxy *proxy, struct pair *pair)
 {
-    ssize_t got = read(from->fd, from->bytes + from->len, ROOM - from->len);
+    struct stream *from = &pair->client;
     size_t at = 0;
-    if (got <= 0) {
-        return -1;
-    }
-    from->len += (size_t)got;
-    for (;;) {
-        long len = resp_length(from->bytes + at, from->len - at);
-        if (len < 0 || (len == 0 && at == 0 && from->len == ROOM)) {
-            return -1;
-        }
-        if (len == 0) {
-            break;
-        }
-        int status = from == &pair->client ? pass_command(proxy, pair, from->bytes + at, (size_t)len)
-                                           : pass_answer(proxy, pair, from->bytes + at, (size_t)len);
-        if (status != 0) {
+    long len;
+    while ((len = resp_length(from->bytes + at, from->len - at)) > 0) {
+        if (take_command(proxy, pair, from->bytes + at, (size_t)len) != 0) {
             return -1;
         }
         at += (size_t)len;
     }
     memmove(from->bytes, from->bytes + at, from->len - at);
     from->len -= at;
-    return 0;
+    return len < 0 || from->len == ROOM ? -1 : 0;
+}
+
+/* All answers whose turn and time have come. */
+static int give_answers(struct pair *pair)
+{
+    static const char error[] = "-ERR lost\r\n";
+    struct stream *from = &pair->server;
+    size_t at = 0;
+    long len = 0;
+    while (pair->count > 0) {
+        struct command *command = &pair->line[pair->head % PENDING];
+        if (command->due > bench_clock_ns()) {
+            break;
+        }
+        len = 0;
+        if (command->fate != SWALLOWED && (len = resp_length(from->bytes + at, from->len - at)) <= 0) {
+            break;
+        }
+        if (send_all(pair->client.fd, len ? from->bytes + at : error, len ? (size_t)len : sizeof error - 1) != 0) {
+            return -1;
+        }
+        at += (size_t)len;
+        pair->head++;
+        pair->count--;
+    }
+    memmove(from->bytes, from->bytes + at, from->len - at);
+    from->len -= at;
+    return len < 0 || from->len == ROOM ? -1 : 0;
+}
+
+static int receive(struct stream *from)
+{
+    ssize_t got = read(from->fd, from->bytes + from->len, ROOM - from->len);
+    from->len += got > 0 ? (size_t)got : 0;
+    return got > 0 ? 0 : -1;
+}
+
+/* What poll saw of a pair. */
+static void pump(struct proxy *proxy, int i, int from_client, int from_server)
+{
+    struct pair *pair = proxy->pairs[i];
+    if ((from_client && (receive(&pair->client) != 0 || take_commands(proxy, pair) != 0)) ||
+        (from_server && receive(&pair->server) != 0) || give_answers(pair) != 0) {
+        end_pair(proxy, i);
+    }
 }
 
 static void serve(struct proxy *proxy)
 {
     struct pollfd fds[1 + 2 * PAIRS];
-    int owner[1 + 2 * PAIRS];
     for (;;) {
-        nfds_t n = 1;
         fds[0] = (struct pollfd){.fd = proxy->listener, .events = POLLIN};
         for (int i = 0; i < PAIRS; i++) {
-            if (proxy->pairs[i]) {
-                fds[n] = (struct pollfd){.fd = proxy->pairs[i]->client.fd, .events = POLLIN};
-                owner[n++] = i;
-                fds[n] = (struct pollfd){.fd = proxy->pairs[i]->server.fd, .events = POLLIN};
-                owner[n++] = i;
-            }
+            const struct pair *pair = proxy->pairs[i]; /* poll skips what is negative */
+            fds[1 + 2 * i] = (struct pollfd){.fd = pair ? pair->client.fd : -1, .events = POLLIN};
+            fds[2 + 2 * i] = (struct pollfd){.fd = pair ? pair->server.fd : -1, .events = POLLIN};
         }
-        if (poll(fds, n, -1) < 0) {
+        if (poll(fds, 1 + 2 * PAIRS, 2) < 0) {
             continue;
         }
-        for (nfds_t j = 1; j < n; j++) {
-            struct pair *pair = proxy->pairs[owner[j]];
-            if (!fds[j].revents || !pair) {
-                continue;
-            }
-            if (pump(proxy, pair, fds[j].fd == pair->client.fd ? &pair->client : &pair->server) != 0) {
-                end_pair(proxy, owner[j]);
+        for (int i = 0; i < PAIRS; i++) {
+            if (proxy->pairs[i]) {
+                pump(proxy, i, fds[1 + 2 * i].revents != 0, fds[2 + 2 * i].revents != 0);
             }
         }
         if (fds[0].revents) {
@@ -207,9 +228,9 @@ static void serve(struct proxy *proxy)
     }
 }
 
-void accuracy_proxy_open(struct accuracy_proxy *proxy, const char *upstream, double loss)
+void accuracy_proxy_open(struct accuracy_proxy *proxy, const char *upstream, double loss, unsigned late_ms)
 {
-    struct proxy own = {.loss = loss, .upstream = upstream, .random = 4711};
+    struct proxy own = {.loss = loss, .late_ns = late_ms * UINT64_C(1000000), .upstream = upstream, .random = 4711};
     snprintf(proxy->socket, sizeof proxy->socket, "%s.lossy", upstream);
     own.listener = listen_at(proxy->socket);
     proxy->lost = mmap(NULL, 2 * sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process between limiters and Redis that loses batches and answers: a lost command never reaches Redis, a lost
- * answer never comes back, and the connection ends with either, as a network's does.
+ * A process between limiters and Redis that loses batches and answers. A connection keeps its order, so what is lost
+ * keeps its place in line: a lost batch never reaches Redis, and a lost answer, or an error in a lost batch's place,
+ * comes when nobody waits for it any more. What is behind it waits as well, as in a network that repeats a segment.
  *
  * Owns its listening socket and the process. Must not know what is lost.
  */
@@ -17,8 +18,9 @@ struct accuracy_proxy {
     _Atomic uint64_t *lost; /* [2], shared: batches, answers */
 };
 
-/* Listens beside `upstream` (a unix socket's path); loses each with probability `loss`. Dies where it can't. */
-void accuracy_proxy_open(struct accuracy_proxy *proxy, const char *upstream, double loss);
+/* Listens beside `upstream` (a unix socket's path); loses each with probability `loss`. late_ms: longer than a client
+ * waits. Dies where it can't. */
+void accuracy_proxy_open(struct accuracy_proxy *proxy, const char *upstream, double loss, unsigned late_ms);
 void accuracy_proxy_close(struct accuracy_proxy *proxy);
 
 #endif
