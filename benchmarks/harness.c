@@ -110,7 +110,7 @@ struct team {
     } members[THREADS_MAX];
 };
 
-static long preemptions(void)
+long bench_preemptions(void)
 {
     struct rusage usage;
     getrusage(RUSAGE_THREAD, &usage);
@@ -120,7 +120,7 @@ static long preemptions(void)
 static void do_share(struct team *team, struct member *me)
 {
     const struct bench_side *side = team->side;
-    long preempted = preemptions();
+    long preempted = bench_preemptions();
     /* release/acquire: nobody's share begins before all have arrived */
     atomic_fetch_sub_explicit(&team->waiting, 1, memory_order_acq_rel);
     for (unsigned spins = 0; atomic_load_explicit(&team->waiting, memory_order_acquire) != 0; spins++) {
@@ -131,7 +131,7 @@ static void do_share(struct team *team, struct member *me)
     me->begin = bench_ticks();
     me->allowed = side->work(side->arg, me->number, team->ops);
     me->end = bench_ticks();
-    me->preempted = preemptions() - preempted;
+    me->preempted = bench_preemptions() - preempted;
 }
 
 static void *helper(void *arg)

@@ -45,6 +45,9 @@ unsigned bench_cpus(void);     /* that this process may use */
 void bench_pin(unsigned nth);  /* the calling thread to the nth of them, modulo their number */
 void bench_unpin(void);        /* ... to all of them, for what it starts */
 
+/* How often another process has got the CPU of the calling thread so far. */
+long bench_preemptions(void);
+
 /* A number generator for keys: fast, seeded, not secret. */
 static inline uint64_t bench_random(uint64_t *state)
 {
