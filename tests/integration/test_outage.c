@@ -395,6 +395,61 @@ START_TEST(a_redis_that_is_down_at_first_is_told_later)
 }
 END_TEST
 
+/* ---- no memory --------------------------------------------------------------------------------------------------- */
+
+static _Atomic unsigned scarce; /* every third request for memory is refused */
+
+static void *scarce_alloc(void *arg, size_t size)
+{
+    static _Atomic unsigned requests;
+
+    (void)arg;
+    if (atomic_load_explicit(&scarce, memory_order_relaxed) &&
+        atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed) % 3 == 0)
+        return NULL;
+    return malloc(size);
+}
+
+static void scarce_release(void *arg, void *memory, size_t size)
+{
+    (void)arg;
+    (void)size;
+    free(memory);
+}
+
+START_TEST(no_memory_for_a_while_loses_nothing)
+{
+    struct weir_options options = WEIR_OPTIONS_INIT;
+    struct weir_policy policy = node_policy(100000, NODE_DAY, 100000);
+    struct weir_request request = {.key = "k", .key_len = 1, .cost = 1};
+    struct weir_result result;
+    long allowed = 0;
+    double missing;
+
+    memset(&a, 0, sizeof a);
+    options.allocator.alloc = scarce_alloc;
+    options.allocator.release = scarce_release;
+    ck_assert_int_eq(weir_open(&a.w, &options), 0);
+    ck_assert_int_eq(weir_policy_add(a.w, &policy, &a.id), 0);
+    request.policy = a.id;
+    a.hybrid = 1;
+    node_start(&a, redis_server_uri(server), NULL);
+    for (int i = 0; i < 3000; i++) {
+        atomic_store_explicit(&scarce, i > 500 && i < 2500, memory_order_relaxed);
+        allowed += node_take(&a, "k", &result) == WEIR_ALLOW;
+        if (i % 100 == 0) /* from memory, from Redis, or by what there is where it can't be asked */
+            allowed += weir_take_wait(a.w, &request, 0, &result) == WEIR_ALLOW;
+        usleep(200);
+    }
+    settle(&a);
+    ck_assert_uint_eq(node_end(&a), 0);
+    missing = 100000 - total_of("k");
+    ck_assert_msg(missing <= (double)allowed && missing > (double)allowed - 4, "%ld admitted, %f in Redis", allowed,
+                  missing);
+    node_close(&a);
+}
+END_TEST
+
 /* ---- a loop that stands still ------------------------------------------------------------------------------------ */
 
 static void on_tick(uv_timer_t *timer)
@@ -474,6 +529,7 @@ static Suite *suite(void)
     tcase_add_test(death, closed_denies);
     tcase_add_test(death, local_enforces_a_share);
     tcase_add_test(death, a_redis_that_is_down_at_first_is_told_later);
+    tcase_add_test(death, no_memory_for_a_while_loses_nothing);
     tcase_add_test(death, a_loop_that_stands_still_ends_its_slices);
     suite_add_tcase(s, death);
     return s;

@@ -267,6 +267,25 @@ START_TEST(what_is_lent_is_bounded)
 }
 END_TEST
 
+/* Case E4: what a tick earns is not rounded up to a token. */
+START_TEST(a_slow_rate_is_not_rounded_up)
+{
+    struct weir_policy policy = node_policy(2, NODE_SECOND, 1);
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    double begin, took;
+    long allowed;
+
+    options.interval_ms = 50;
+    node_open(&a, &policy);
+    node_start(&a, redis_server_uri(server), &options);
+    begin = seconds();
+    allowed = hammer(&a, "k", 3, 10000);
+    took = seconds() - begin;
+    ck_assert_msg(allowed >= 5 && (double)allowed <= 1 + 2 * took + 1, "%ld allowed in %.3f s", allowed, took);
+    node_close(&a);
+}
+END_TEST
+
 START_TEST(refunds_come_back_once)
 {
     struct weir_policy policy = node_policy(100, NODE_DAY, 100);
@@ -399,6 +418,7 @@ static Suite *suite(void)
     tcase_add_test(once, nothing_is_counted_twice);
     tcase_add_test(once, denials_are_not_charged);
     tcase_add_test(once, what_is_lent_is_bounded);
+    tcase_add_test(once, a_slow_rate_is_not_rounded_up);
     tcase_add_test(once, refunds_come_back_once);
     tcase_add_test(once, keys_in_redis_end);
     tcase_add_test(once, twenty_thousand_dirty_keys_do_not_hold_the_loop);
