@@ -21,6 +21,8 @@ int weir__lock_init(pthread_mutex_t *mutex, int shared)
 #if defined(__linux__) || defined(__FreeBSD__)
     if (error == 0)
         error = pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+#else
+    error = ENOTSUP; /* one that is killed would keep it for ever */
 #endif
     if (error == 0)
         error = pthread_mutex_init(mutex, &attributes);

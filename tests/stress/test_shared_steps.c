@@ -150,7 +150,6 @@ static long run(const struct call *call, long most)
     int status;
     pid_t pid = fork();
 
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
             _exit(errno == EPERM ? 77 : 1);
@@ -159,6 +158,7 @@ static long run(const struct call *call, long most)
         call->run();
         _exit(0);
     }
+    ck_assert_int_gt(pid, 0);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_msg(WIFSTOPPED(status), "can't be traced: status %x", status);
     while (steps < most && WIFSTOPPED(status)) {
@@ -192,7 +192,8 @@ static void check(const struct call *call, long steps)
     }
     ck_assert_int_ge(take(slow, "new", 1, &r), 0);
     ck_assert_int_le(r.remaining, BURST - 1);
-    ck_assert_int_eq(weir_take(w, kept, long_key, sizeof long_key, 1, &r), WEIR_ALLOW);
+    /* it may have been emptied; but there is room for its bytes */
+    ck_assert_int_ge(weir_take(w, kept, long_key, sizeof long_key, 1, &r), 0);
     ck_assert_uint_eq(r.flags & WEIR_FULL, 0);
     whole_check(w);
     same.mode = WEIR_LOCAL;
