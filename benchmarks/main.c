@@ -11,6 +11,7 @@
 static const char usage[] =
     "usage: weir-bench local [--json] [--rows L1,L2] [--quick]   decisions in the process: rows L1 to L10, peers\n"
     "       weir-bench accuracy [--json] [--rows A1,A2] [--quick] fleets on a real Redis: rows A1 to A10\n"
+    "       weir-bench redis [--json] [--rows R1,R2] [--quick]   strict mode and reconciliation: rows R1 to R6\n"
     "       weir-bench keyed [--json] [--quick]                  1,000 to 10 million keys, uniform and Zipf\n"
     "       weir-bench peers [--json] [--quick]                  other limiters, those that are installed\n";
 
@@ -38,6 +39,7 @@ static const struct command {
     {"local", local},
     {"keyed", keyed_sweep},
     {"peers", peers_table},
+    {"redis", redis_rows},
 };
 
 static int parse(struct bench_options *options, int argc, char **argv)
