@@ -112,10 +112,19 @@ static void give_up(struct weir__strict *strict, struct weir__query *query)
     weir__strict_fail(strict, query, 0);
 }
 
+/* Under backlog a script takes more, for its fixed cost is then what limits; but who wants a script a key has it. */
+static uint32_t most_keys(const struct weir__strict *strict)
+{
+    uint32_t most = strict->node->batch_max;
+
+    if (most == 1 || strict->queued <= 2 * (size_t)most)
+        return most;
+    return 2 * most < WEIR__WIRE_RECORDS ? 2 * most : WEIR__WIRE_RECORDS;
+}
+
 static struct weir__strict_batch *build_strict(struct weir__strict *strict, struct weir__strict_lane *lane)
 {
-    /* under backlog a script takes more, for its fixed cost is then what limits */
-    uint32_t most = strict->queued > 2 * strict->node->batch_max ? WEIR__WIRE_RECORDS : strict->node->batch_max;
+    uint32_t most = most_keys(strict);
     uint32_t last[WEIR__WIRE_RECORDS] = {0};
     struct weir__strict_batch *batch = make_strict(strict, lane, most);
     struct weir__query *query;

@@ -63,7 +63,7 @@ static int check_options(struct weir_sync_options *o)
     if (!in_range(&o->interval_ms, 200, 10, HOUR_MS) || !in_range(&o->jitter_pct, 10, 1, 50) ||
         !in_range(&o->connect_timeout_ms, 1000, 1, MINUTE_MS) || !in_range(&o->timeout_ms, 50, 1, MINUTE_MS) ||
         !in_range(&o->drain_ms, 1000, 1, HOUR_MS) || !in_range(&o->batch_max, 256, 1, WEIR__WIRE_RECORDS) ||
-        !in_range(&o->window, 2, 1, 16) || !in_range(&o->shards, 64, 1, 4096) ||
+        !in_range(&o->window, 2, 1, 256) || !in_range(&o->shards, 64, 1, 4096) ||
         !in_range(&o->fleet_hint, 1, 1, 1000000) || o->strict_window_us > 1000000)
         return WEIR_E_RANGE;
     memset(longest, 'x', sizeof longest - 1);

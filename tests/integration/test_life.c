@@ -93,7 +93,7 @@ START_TEST(bad_options_leave_nothing)
         {{.size = 0}, WEIR_E_INVAL},
         {{.size = 8}, WEIR_E_INVAL},
         {{.size = size, .batch_max = 513}, WEIR_E_RANGE},
-        {{.size = size, .window = 17}, WEIR_E_RANGE},
+        {{.size = size, .window = 257}, WEIR_E_RANGE},
         {{.size = size, .jitter_pct = 51}, WEIR_E_RANGE},
         {{.size = size, .interval_ms = 9}, WEIR_E_RANGE},
         {{.size = size, .interval_ms = 3600001}, WEIR_E_RANGE},
