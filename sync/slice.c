@@ -121,7 +121,9 @@ double weir__slice_rtt(double old, double measured)
 double weir__slice_want(const struct weir__slice_terms *terms, double demand, double rtt, double max_cost)
 {
     double use = demand * terms->interval;
-    if (use < 1)
+    /* A lone take of a key that nobody knows counts as one an interval, which is no demand yet: else each key that is
+     * ever asked for would be given a slice, and report it until it has idled for a second. */
+    if (use < 1 + 1e-9)
         return 0;
     double want = use / 2 + 2 * sqrt(use) + 2 * demand * rtt;
     want = larger(1, smaller(want, terms->burst / 2));
