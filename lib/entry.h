@@ -19,7 +19,7 @@
  *   pin       collector, handles, weir_give: counted; a pinned entry is never re-keyed
  *   urgent    takers set, the sync thread clears
  *   noted     whoever writes slice[i] first sets it; the holder of the lock bit zeroes slice[i] and clears it
- *   reported  the collector alone: a report of this entry is out
+ *   reported  the collector alone: 1: a report of this entry is out; 3, where processes share it: and has been answered
  *   cold line collector and lock holder; refunded, returned: anyone adds
  *   reported  but weir_forget and weir_policy_set make it 2: the answer will be ignored (they exclude the collector)
  *   slice     the sync thread, or the holder of the lock bit; takers read. denied, asked, fall_spent: takers add

@@ -131,7 +131,7 @@ uint64_t weir__hybrid_forget(struct weir *w, uint32_t slot, uint64_t x, uint64_t
     struct next next = untouched(w, slot, now);
 
     wipe_slice(w, slot);
-    if (weir__load_relaxed(&w->hot[slot].reported))
+    if (weir__load_relaxed(&w->hot[slot].reported) == 1)
         weir__store_relaxed(&w->hot[slot].reported, 2);
     weir__store_relaxed(&w->cold[slot].refunded, 0);
     return write_entry(w, slot, x, &next);

@@ -440,13 +440,23 @@ void weir__seam_apply(struct weir *w, uint32_t slot, uint64_t now, const struct 
     reported = weir__load_relaxed(&e->reported);
     /* From here on a successor takes it for applied: a grant may be lost, and is never applied twice. */
     weir__hand_take(w, slot, WEIR__HAND_GRANTING, 0);
-    weir__store_release(&e->reported, 0);
+    weir__store_release(&e->reported, reported ? WEIR__SEAM_ANSWERED : 0);
     if (reported == 1)
         apply(w, slot, now, grant);
-    if (reported)
-        unpin(e);
     weir__hand_empty(w);
     weir__unlock(&w->state->walk_lock);
+    if (!w->state->shared)
+        weir__seam_end(w, slot);
+}
+
+void weir__seam_end(struct weir *w, uint32_t slot)
+{
+    struct weir__hot *e = &w->hot[slot];
+
+    if (weir__load_relaxed(&e->reported) != WEIR__SEAM_ANSWERED)
+        return;
+    weir__store_release(&e->reported, 0);
+    unpin(e);
 }
 
 void weir__seam_pause(struct weir *w, uint32_t slot, uint64_t now)

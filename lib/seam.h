@@ -172,8 +172,9 @@ void *weir__seam_store(struct weir *w, size_t *size);
 int weir__seam_lead(struct weir *w);
 void weir__seam_retire(struct weir *w);
 
-/* Has no other living process a sync attached? */
-int weir__seam_is_alone(struct weir *w);
+/* This process closes: it takes over from nobody who closes later. 1: no other living process has a sync attached that
+ * is not closing itself. */
+int weir__seam_closing(struct weir *w);
 
 /* How often policies were added or changed, by any process. */
 uint32_t weir__seam_changes(const struct weir *w);
@@ -181,9 +182,14 @@ uint32_t weir__seam_changes(const struct weir *w);
 /* Do urgent keys wait? The process that listed them could not wake this one. */
 int weir__seam_hurries(const struct weir *w);
 
-/* collector: the report that is out for an entry: slot, id, policy, key, spent, refunded, fallback_spent; 0: none is.
- * Who took over from another one ends all of those: with weir__seam_apply, or by reclaim, which releases those that
- * `keep` doesn't keep and lists every key that may hold a slice. */
+/* collector: of a limiter that is shared weir__seam_apply leaves the entry pinned until this; else it does nothing. */
+void weir__seam_end(struct weir *w, uint32_t slot);
+
+/* collector: the report that is out for an entry: slot, id, policy, key, spent, refunded, fallback_spent. 0: none is;
+ * WEIR__SEAM_ANSWERED: its answer has been applied. Who took over from another one ends all of those: with
+ * weir__seam_apply, or by reclaim, which releases those that are not answered and that `keep` doesn't keep, and lists
+ * every key that may hold a slice. */
+#define WEIR__SEAM_ANSWERED 3
 int weir__seam_out(struct weir *w, uint32_t slot, struct weir__report *report);
 void weir__seam_reclaim(struct weir *w, weir__wants_fn keep, void *ctx);
 

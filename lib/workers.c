@@ -81,20 +81,22 @@ void weir__workers_leave(struct weir *w)
     for (unsigned i = 0; i < WEIR__WORKERS; i++) {
         uint64_t self = weir__intent_self(w);
 
-        atomic_compare_exchange_strong_explicit(&w->state->workers[i], &self, 0, memory_order_acq_rel,
+        atomic_compare_exchange_strong_explicit(&w->state->workers[i], &self, 0, memory_order_seq_cst,
                                                 memory_order_relaxed);
     }
 }
 
-int weir__seam_is_alone(struct weir *w)
+int weir__seam_closing(struct weir *w)
 {
     uint64_t self;
 
     if (!w->state->shared)
         return 1;
     self = weir__intent_self(w);
+    /* seq_cst, as the loads that follow: of two that close at once at least one finds itself the last */
+    weir__workers_leave(w);
     for (unsigned i = 0; i < WEIR__WORKERS; i++) {
-        uint64_t other = weir__load_acquire(&w->state->workers[i]);
+        uint64_t other = atomic_load_explicit(&w->state->workers[i], memory_order_seq_cst);
 
         if (other != 0 && other != self && weir__intent_is_alive(other))
             return 0;
@@ -155,6 +157,7 @@ int weir__seam_out(struct weir *w, uint32_t slot, struct weir__report *report)
 
     if (!weir__load_acquire(&e->reported))
         return 0;
+    /* pinned, so the key's */
     *report = (struct weir__report){.slot = slot,
                                     .id = weir__load_relaxed(&e->id[0]),
                                     .policy = weir__load_relaxed(&e->policy),
@@ -163,19 +166,21 @@ int weir__seam_out(struct weir *w, uint32_t slot, struct weir__report *report)
                                     .spent = slice->sent_spent,
                                     .refunded = slice->sent_refunded,
                                     .fallback_spent = slice->sent_fall};
-    return 1;
+    return weir__load_relaxed(&e->reported);
 }
 
 void weir__seam_reclaim(struct weir *w, weir__wants_fn keep, void *ctx)
 {
     struct weir__report report;
+    int out;
 
     for (uint32_t slot = 0; slot < w->slots; slot++) {
         struct weir__hot *e = &w->hot[slot];
 
         if (weir__load_relaxed(&e->regime) == WEIR__LOCAL && !weir__load_relaxed(&e->reported))
             continue;
-        if (weir__seam_out(w, slot, &report) && !keep(ctx, slot))
+        out = weir__seam_out(w, slot, &report);
+        if (out != 0 && out != WEIR__SEAM_ANSWERED && !keep(ctx, slot))
             weir__seam_release(w, slot, report.spent, report.refunded);
         /* what holds a slice must be renewed by somebody who doesn't know of it */
         if (weir__load_relaxed(&e->noted) && weir__load_acquire(&e->id[0]) != 0)

@@ -83,11 +83,13 @@ static void applied(struct weir__reconcile *rec, struct weir__batch *batch, cons
         weir__seam_log(node->w, WEIR_LOG_WARN, "policy %s: %.0f values in Redis made no sense and were replaced",
                        lane->policy->is.name, head->healed);
     weir__reconcile_alive(rec, batch->first_now);
-    weir__persist_applying(node, lane);
     for (uint32_t i = 0; i < batch->wire.count; i++)
         if (batch->outs[i])
             apply(rec, lane, batch->outs[i], &batch->grants[i], head, mono, now);
     weir__count_add(&node->count.reports, batch->wire.count);
+    /* A successor that finds one of them ended knows that all were answered. */
+    for (uint32_t i = 0; node->persist && i < batch->wire.count; i++)
+        weir__seam_end(node->w, batch->slots[i]);
     weir__persist_done(node, lane);
     weir__batch_free(node, batch);
     weir__reconcile_ready(rec, lane);

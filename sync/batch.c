@@ -60,7 +60,8 @@ static uint32_t count_fitting(const struct weir__node *node, const struct weir__
 
 struct weir__batch *weir__batch_make(struct weir__node *node, struct weir__lane *lane, uint32_t count)
 {
-    size_t each = sizeof(struct weir__wire_record) + sizeof(struct weir__wire_grant) + sizeof(struct weir__out *);
+    size_t each = sizeof(struct weir__wire_record) + sizeof(struct weir__wire_grant) + sizeof(struct weir__out *) +
+                  sizeof(uint32_t);
     size_t size = sizeof(struct weir__batch) + count * each;
     struct weir__batch *batch = weir__node_alloc(node, size);
 
@@ -71,6 +72,7 @@ struct weir__batch *weir__batch_make(struct weir__node *node, struct weir__lane 
     batch->records = (struct weir__wire_record *)(batch + 1);
     batch->grants = (struct weir__wire_grant *)(batch->records + count);
     batch->outs = (struct weir__out **)(batch->grants + count);
+    batch->slots = (uint32_t *)(batch->outs + count);
     batch->wire.records = batch->records;
     batch->wire.count = count;
     weir__wire_buf_init(&batch->bytes, &node->mem);
@@ -144,6 +146,7 @@ struct weir__batch *weir__batch_build(struct weir__node *node, struct weir__lane
     batch->made_mono = mono;
     for (uint32_t i = 0; i < count; i++, out = out->next) {
         batch->outs[i] = out;
+        batch->slots[i] = out->kept->slot;
         fill_record(&batch->records[i], out);
     }
     weir__node_target(node, lane->policy, lane->shard, &batch->wire.target);
@@ -171,15 +174,19 @@ struct weir__batch *weir__batch_build(struct weir__node *node, struct weir__lane
 }
 
 /* What was answered to a process that has ended since is not told again. */
-static void leave_out_answered(struct weir__batch *batch)
+static void leave_out_answered(struct weir__node *node, struct weir__batch *batch)
 {
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < batch->wire.count; i++)
-        if (batch->outs[i]) {
-            batch->outs[count] = batch->outs[i];
-            batch->records[count++] = batch->records[i];
+    for (uint32_t i = 0; i < batch->wire.count; i++) {
+        if (!batch->outs[i]) {
+            weir__seam_end(node->w, batch->slots[i]);
+            continue;
         }
+        batch->outs[count] = batch->outs[i];
+        batch->slots[count] = batch->slots[i];
+        batch->records[count++] = batch->records[i];
+    }
     batch->wire.count = count;
 }
 
@@ -190,7 +197,7 @@ int weir__batch_again(struct weir__node *node, struct weir__batch *batch, double
     struct weir__wire_batch before = batch->wire;
     struct weir__wire_buf bytes;
 
-    leave_out_answered(batch);
+    leave_out_answered(node, batch);
     batch->wire.epoch = epoch;
     batch->wire.seq = lane->seq + 1;
     if (last >= (double)batch->wire.seq)

@@ -42,6 +42,7 @@ struct weir__batch {
     struct weir__wire_record *records;
     struct weir__wire_grant *grants;
     struct weir__out **outs; /* NULL: answered to a process that has ended since */
+    uint32_t *slots;         /* of the reports */
     size_t size;
     uint32_t weight;      /* what it costs Redis, in records without a slice */
     uint64_t made_now;    /* limiter's clock when it was made */

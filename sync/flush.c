@@ -50,6 +50,8 @@ int weir__reconcile_is_idle(struct weir__reconcile *rec)
     rec->heirs = (uint8_t)weir__leader_has_heirs(rec);
     if (rec->heirs)
         return 1; /* what there is to report is theirs */
+    if (rec->follows)
+        return 0;
     return !rec->keys.out_count && !any_held(rec) && !weir__seam_dirty(rec->node->w);
 }
 
@@ -166,6 +168,10 @@ void weir__reconcile_drain(struct weir__reconcile *rec, void (*cb)(void *arg), v
     rec->draining = 1;
     rec->drained = cb;
     rec->drained_arg = arg;
+    if (rec->follows) {
+        weir__leader_wait(rec);
+        return;
+    }
     if (rec->stage == WEIR__FLUSH_IDLE)
         begin(rec);
 }

@@ -11,18 +11,16 @@
 
 /* ---- taking over ------------------------------------------------------------------------------------------------- */
 
-/* A batch that can't be made again: its reports go back to their entries, its number counts as used. */
-static void give_up(struct weir__reconcile *rec, struct weir__lane *lane, struct weir__batch *batch)
+/* A batch whose answer was put in force. */
+static void end_answered(struct weir__reconcile *rec, struct weir__lane *lane, struct weir__batch *batch)
 {
-    for (uint32_t i = 0; i < batch->wire.count; i++)
-        if (batch->outs[i]) {
-            weir__seam_release(rec->node->w, batch->outs[i]->kept->slot, 0, 0);
+    for (uint32_t i = 0; i < batch->wire.count; i++) {
+        if (batch->outs[i])
             weir__reconcile_settle(rec, batch->outs[i]);
-        }
-    weir__batch_free(rec->node, batch);
+        weir__seam_end(rec->node->w, batch->slots[i]);
+    }
     weir__persist_done(rec->node, lane);
-    weir__seam_log(rec->node->w, WEIR_LOG_ERROR, "policy %s, shard %u: what the last process sent can't be told",
-                   lane->policy->is.name, lane->shard);
+    weir__batch_free(rec->node, batch);
 }
 
 /* Nothing was changed that a later try does not find as it was. */
@@ -52,8 +50,8 @@ static int revive(struct weir__reconcile *rec, struct weir__lane *lane, const ch
     struct weir__batch *batch;
     int status = weir__persist_revive(rec->node, &rec->keys, lane, sha, &batch);
 
-    if (status == WEIR_E_INVAL) {
-        give_up(rec, lane, batch);
+    if (status == WEIR_E_CLOSED) {
+        end_answered(rec, lane, batch);
         return 0;
     }
     if (status || !batch)
@@ -130,11 +128,26 @@ void weir__leader_follow(struct weir__reconcile *rec)
     }
 }
 
+/* ---- closing ----------------------------------------------------------------------------------------------------- */
+
 int weir__leader_has_heirs(struct weir__reconcile *rec)
 {
-    if (rec->shared && rec->follows)
-        weir__leader_follow(rec); /* nobody may be leading any more */
-    return rec->shared && (rec->follows || !weir__seam_is_alone(rec->node->w));
+    return rec->shared && !weir__seam_closing(rec->node->w);
+}
+
+/* The last one to close reports what there is, as soon as the one that leads and closes as well has ended. */
+static void on_last(uv_timer_t *timer)
+{
+    struct weir__reconcile *rec = timer->data;
+
+    weir__leader_follow(rec);
+    if (!rec->follows)
+        weir__reconcile_drain(rec, rec->drained, rec->drained_arg);
+}
+
+void weir__leader_wait(struct weir__reconcile *rec)
+{
+    uv_timer_start(&rec->pulse, on_last, 0, PULSE_MS);
 }
 
 /* ---- serving followers ------------------------------------------------------------------------------------------- */

@@ -22,7 +22,10 @@ void weir__leader_pulse(uv_timer_t *timer);
 /* A follower's flush: the leader is asked. */
 void weir__leader_flush(struct weir__reconcile *rec, struct weir__flush *flush);
 
-/* Is anybody left to go on, now that this process closes? */
+/* This process closes. Is anybody left to go on? */
 int weir__leader_has_heirs(struct weir__reconcile *rec);
+
+/* Nobody is: a follower that drains has to take over first. */
+void weir__leader_wait(struct weir__reconcile *rec);
 
 #endif

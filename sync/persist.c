@@ -8,8 +8,7 @@
 
 #define POLICIES 1024u /* of one limiter */
 #define OUT 1u         /* of lane->out: a batch is on its way ... */
-#define SECOND 2u      /* ... described by head[1] ... */
-#define APPLYING 4u    /* ... and has been answered */
+#define SECOND 2u      /* ... described by head[1] */
 
 struct flight {
     uint64_t id;   /* of the key: weir__report.id */
@@ -165,17 +164,6 @@ void weir__persist_batch(struct weir__node *node, const struct weir__batch *batc
     atomic_store_explicit(&lane->out, OUT | second, memory_order_release);
 }
 
-void weir__persist_applying(struct weir__node *node, const struct weir__lane *lane)
-{
-    struct lane *kept;
-
-    if (!node->persist)
-        return;
-    kept = lane_at(node, lane);
-    atomic_store_explicit(&kept->out, atomic_load_explicit(&kept->out, memory_order_relaxed) | APPLYING,
-                          memory_order_release);
-}
-
 void weir__persist_done(struct weir__node *node, const struct weir__lane *lane)
 {
     struct lane *kept;
@@ -224,15 +212,23 @@ static void fill_record(struct weir__wire_record *record, const struct flight *f
                                          .seed = flight->seed};
 }
 
-/* The report goes on as it was. NULL: it has been answered, or (*status) there is no memory. */
+/* The report goes on as it was. NULL: it has been answered; or *status: WEIR_E_CLOSED: and ended, as all of this batch
+ * are to be; or WEIR_E_NOMEM. */
 static struct weir__out *depart(struct weir__node *node, struct weir__keys *keys, uint32_t slot,
                                 const struct flight *flight, struct weir__wire_record *record, int *status)
 {
     struct weir__report report;
     struct weir__kept *kept;
     struct weir__out *out;
+    int is_out = weir__seam_out(node->w, slot, &report);
 
-    if (!weir__seam_out(node->w, slot, &report) || report.id != flight->id)
+    if (!is_out || report.id != flight->id) {
+        *status = WEIR_E_CLOSED;
+        return NULL;
+    }
+    record->key = report.key;
+    record->key_len = report.key_len;
+    if (is_out == WEIR__SEAM_ANSWERED)
         return NULL;
     report.level = flight->level;
     report.rate = flight->rate;
@@ -250,8 +246,6 @@ static struct weir__out *depart(struct weir__node *node, struct weir__keys *keys
     out->want = flight->want;
     out->age = flight->age;
     out->slice = flight->slice;
-    record->key = report.key;
-    record->key_len = report.key_len;
     return out;
 }
 
@@ -285,7 +279,7 @@ int weir__persist_revive(struct weir__node *node, struct weir__keys *keys, struc
                          struct weir__batch **batch)
 {
     struct lane *kept = lane_at(node, lane);
-    uint32_t out = atomic_load_explicit(&kept->out, memory_order_acquire), next, gone = 0;
+    uint32_t out = atomic_load_explicit(&kept->out, memory_order_acquire), next;
     const struct head *head = &kept->head[(out & SECOND) != 0];
     struct weir__batch *made;
     int status = 0;
@@ -302,19 +296,16 @@ int weir__persist_revive(struct weir__node *node, struct weir__keys *keys, struc
         const struct flight *flight = &node->persist->flights[next - 1];
 
         fill_record(&made->records[i], flight);
+        made->slots[i] = next - 1;
         made->outs[i] = depart(node, keys, next - 1, flight, &made->records[i], &status);
-        gone += made->outs[i] == NULL;
         made->weight += weir__batch_weight(flight->slice);
         next = flight->next;
     }
     made->weight += weir__batch_weight(-1);
     describe(node, made, head);
-    /* What was answered has no key any more; Redis does not look at it, for it knows the number. */
     if (!status)
         status = weir__wire_sync_encode(&made->bytes, &made->wire, sha);
     *batch = made;
-    if (!status && gone && !(out & APPLYING))
-        status = WEIR_E_INVAL;
     return status;
 }
 

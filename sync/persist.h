@@ -37,8 +37,7 @@ void weir__persist_load(const struct weir__node *node, struct weir__lane *lane);
 /* Before the batch is sent for the first time, or anew as another one. */
 void weir__persist_batch(struct weir__node *node, const struct weir__batch *batch);
 
-/* Its answer is being put in force, or it is no longer to be sent; it has ended. */
-void weir__persist_applying(struct weir__node *node, const struct weir__lane *lane);
+/* It has been answered, or is no longer to be sent. */
 void weir__persist_done(struct weir__node *node, const struct weir__lane *lane);
 
 /* Whole tokens of a key that Redis would not take yet. */
@@ -46,7 +45,8 @@ void weir__persist_carry(struct weir__node *node, const struct weir__kept *kept)
 int64_t weir__persist_carried(const struct weir__node *node, const struct weir__kept *kept);
 
 /* The lane's batch that another process has not seen answered. Its reports are out again; those that had been answered
- * are NULL in batch->outs. *batch NULL: there is none. 0 or WEIR_E_NOMEM. */
+ * are NULL in batch->outs. *batch NULL: there is none. 0, WEIR_E_NOMEM, or WEIR_E_CLOSED: all of them had been, and only
+ * that was not written down. The batch is made all the same. */
 int weir__persist_revive(struct weir__node *node, struct weir__keys *keys, struct weir__lane *lane, const char *sha,
                          struct weir__batch **batch);
 

@@ -691,8 +691,10 @@ static uint64_t abandon(struct weir__reconcile *rec, struct weir__batch *batch)
     for (uint32_t i = 0; i < batch->wire.count; i++) {
         struct weir__out *out = batch->outs[i];
 
-        if (!out)
+        if (!out) {
+            weir__seam_end(rec->node->w, batch->slots[i]);
             continue;
+        }
         if (!batch->first_now) {
             give_back(rec, out);
             continue;
@@ -736,7 +738,7 @@ uint64_t weir__reconcile_stop(struct weir__reconcile *rec)
 
 void weir__reconcile_leave(struct weir__reconcile *rec)
 {
-    if (rec->heirs)
+    if (rec->heirs || rec->follows)
         weir__seam_leave(rec->node->w);
     else
         weir__seam_detach(rec->node->w);
