@@ -15,6 +15,13 @@ for u = 1, units do
   if s.stop then return reply(head(s, s.stop, 0, 0), 16) end
 end
 
+-- Makes a key the one at hand.
+local function present(k)
+  local s = k.s
+  bring(s, k.value, 0, 1e300)
+  if s.now >= ksw and #kv > BASE_LEN and s.now >= s.recover then rebuild(s, s.now, 0) end
+end
+
 -- The same key may be named twice: one state.
 for i = 1, n do
   local u, cost = unpk('<dd', ARGV[3], 16 * i - 15)
@@ -22,10 +29,10 @@ for i = 1, n do
   local name = u .. ' ' .. field
   local k, s = keys[name], shards[u]
   if not k then
-    k = {s = s, field = field, took = 0}
+    k = {s = s, field = field, took = 0, value = read(s, {[0] = '!', field}, 1)[1] or nil}
     keys[name] = k
-    bring(s, k, read(s, {[0] = '!', field}, 1)[1] or nil, 0, 1e300)
-    if s.now >= k.sw and #k.v > BASE_LEN and s.now >= s.recover then rebuild(s, k, s.now, 0) end
+    present(k)
+    k.T, k.P = kT, kP
   end
   members[i] = {k = k, cost = cost}
 end
@@ -42,8 +49,10 @@ end
 if granted then
   for _, k in pairs(keys) do
     if k.took > 0 then
-      spend(k, k.took)
-      store(k.s, {k.field, value_of(k.s, k, '')}, 2)
+      present(k)
+      spend(k.took)
+      k.T = kT
+      store(k.s, {k.field, value_of(k.s, '')}, 2)
       k.s.wrote = true
     end
   end

@@ -20,17 +20,16 @@ settle(s)
 local value, held
 if s.has_cur == 1 then value, held = call('HGET', s.cur, ARGV[3]), s.cur end
 if not value and s.has_prev == 1 then value, held = call('HGET', s.prv, ARGV[3]), s.prv end
-local k = {}
-bring(s, k, value or nil, 0, 1e300)
+bring(s, value or nil, 0, 1e300)
 local o = head(s, 0, 0, 0)
 local ttl = value and call('PTTL', held) or -1
 local parts = {}
-for i = BASE_LEN + 1, #k.v, SLICE_LEN do
-  local at, p, rate, cap, d, f = unpk(SLICE, k.v, i + 8)
+for i = BASE_LEN + 1, #kv, SLICE_LEN do
+  local at, p, rate, cap, d, f = unpk(SLICE, kv, i + 8)
   if d >= 0 then p = p + rate * min(s.now - at, s.life) end
-  parts[#parts + 1] = string.sub(k.v, i, i + 7) ..
+  parts[#parts + 1] = string.sub(kv, i, i + 7) ..
     pack('<ddddddd', s.now - at, p, rate, cap, f, max(0, d), d < 0 and 1 or 0)
 end
-o[16], o[17], o[18], o[19], o[20], o[21], o[22] = s.bad, value and 1 or 0, k.T, min(k.T, k.T - k.P), k.P, k.R, k.F
-o[23], o[24], o[25], o[26] = k.D, k.C, ttl < 0 and -1 or ttl * 1000, #parts
+o[16], o[17], o[18], o[19], o[20], o[21], o[22] = s.bad, value and 1 or 0, kT, min(kT, kT - kP), kP, kR, kF
+o[23], o[24], o[25], o[26] = kD, kC, ttl < 0 and -1 or ttl * 1000, #parts
 return reply(o, 26) .. table.concat(parts)

@@ -13,60 +13,60 @@ local function find_own(v)
 end
 
 -- Takes this node's slice out of the sums. Returns what was written off of it, and its credit for fallback use.
-local function take_own(k)
-  local own = find_own(k.v)
+local function take_own()
+  local own = find_own(kv)
   if own == 0 then return 0, 0 end
-  local last, p, rate, cap, d, f, e, credit = unpk(SLICE, k.v, own + 8)
-  k.own = own
+  local last, p, rate, cap, d, f, e, credit = unpk(SLICE, kv, own + 8)
+  kown = own
   if d < 0 then return p, credit end
-  local quiet, N = s.now - last, k.N - 1
-  if N <= 0 then k.P, k.R, k.F, k.D, k.C, k.N, k.es, k.U = 0, 0, 0, 0, 0, 0, 0, 0
+  local quiet, N = s.now - last, kN - 1
+  if N <= 0 then kP, kR, kF, kD, kC, kN, kes, kU = 0, 0, 0, 0, 0, 0, 0, 0
   else
-    k.P, k.R, k.F, k.D, k.C, k.N = k.P - p - rate * quiet, k.R - rate, k.F - f, k.D - d, k.C - cap, N
-    k.es, k.U = k.es - e, k.U - e * quiet
+    kP, kR, kF, kD, kC, kN = kP - p - rate * quiet, kR - rate, kF - f, kD - d, kC - cap, N
+    kes, kU = kes - e, kU - e * quiet
   end
   return 0, credit
 end
 
 -- Buries the dead of a key once every interval.
-local function sweep(k)
-  if s.now >= k.sw and budget > 0 and not gathering then
+local function sweep()
+  if s.now >= ksw and budget > 0 and not gathering then
     budget = budget - 1
-    rebuild(s, k, s.now, 0)
+    rebuild(s, s.now, 0)
   end
 end
 
 -- Charges a report: spent on slices, given back, spent on the fallback share. back: the refill that was held over for
 -- it. Returns what is left of the credit: a node may report twice before it has told all of an outage.
-local function charge(k, spent, refunded, fall, back)
-  local off, credit = take_own(k)
-  if s.now > k.trec + LIVE then credit = 0 end -- it may take a node long to find its way back
+local function charge(spent, refunded, fall, back)
+  local off, credit = take_own()
+  if s.now > ktrec + LIVE then credit = 0 end -- it may take a node long to find its way back
   local x = spent - fall
   if off > 0 then x = x > off and x - off or 0 end
   if fall > 0 then
-    x = x + max(0, min(fall - credit, k.T - x + s.burst))
+    x = x + max(0, min(fall - credit, kT - x + s.burst))
     credit = max(0, credit - fall)
   end
-  local more, top, T, Th = refunded + s.rate * back, s.burst, k.T - x, k.Th - x
-  T, Th, k.rc = T + more, Th + more, k.rc + x
+  local more, top, T, Th = refunded + s.rate * back, s.burst, kT - x, kTh - x
+  T, Th, krc = T + more, Th + more, krc + x
   if T > top then T = top end
-  if k.U > 0 then top = top + k.U end
+  if kU > 0 then top = top + kU end
   if Th > top then Th = top end
-  k.T, k.Th = T, T > Th and T or Th
-  sweep(k)
+  kT, kTh = T, T > Th and T or Th
+  sweep()
   return credit
 end
 
 -- The fair share of a key: what a node may have in hand, the target of its rate, its fallback rate, how scarce tokens
 -- are, and d's part of the demand.
-local function share(k, avail, d, want, most)
-  local r, half, all = s.rate, s.burst / 2, k.D + d
+local function share(avail, d, want, most)
+  local r, half, all = s.rate, s.burst / 2, kD + d
   local frac = all > d and d / all or 1
   local cap, least = half * frac, want < 2 and want or 2
   if want < cap then cap = want end
-  if cap < least then cap = half >= least * (k.N + 1) and least or 0 end
+  if cap < least then cap = half >= least * (kN + 1) and least or 0 end
   if cap <= 0 then return 0, 0, 0, 0, frac end
-  if most > cap and half >= most * (k.N + 1) then cap = most end
+  if most > cap and half >= most * (kN + 1) then cap = most end
   local x, target, fall = 0.25, r, r * frac
   if avail < 0 then
     target = r + avail * 1e-6 -- repays in about a second
@@ -81,15 +81,15 @@ local function share(k, avail, d, want, most)
   end
   target = target * frac
   if d < target then target = d end
-  if fall > r - k.F then fall = max(0, r - k.F) end
+  if fall > r - kF then fall = max(0, r - kF) end
   return cap, x * target, fall, x, frac
 end
 
 -- The time before which asking again is no use.
-local function wait(k, avail, x, filled, goal, rate, target)
+local function wait(avail, x, filled, goal, rate, target)
   local hold, r, S = 0, s.rate, s.interval
   if avail < 1 then
-    local left = r - k.R
+    local left = r - kR
     hold = max((1 - avail) / r, min(left > 1e-15 and (1 - avail) / left or 1e24, S))
   elseif x > 0.5 and filled < goal - 1e-6 and rate >= 0.7 * target then hold = 0.1 * S end
   if goal > 0 and rate < 0.7 * target and hold > 0.1 * S then hold = 0.1 * S end
@@ -97,79 +97,79 @@ local function wait(k, avail, x, filled, goal, rate, target)
 end
 
 -- The next slice; sure: what is nobody's. Returns level, rate, cap, fallback, hold, and what is left to give.
-local function grant(k, sure, level, d, want, most)
+local function grant(sure, level, d, want, most)
   local r, pool = s.rate, s.over - s.reserve
   if pool < 0 then pool = 0 end
-  local avail = k.Th
-  if sure < k.T then avail = avail - k.T + sure end
+  local avail = kTh
+  if sure < kT then avail = avail - kT + sure end
   if sure + pool < avail then avail = sure + pool end
-  local goal, target, fall, x, frac = share(k, avail, d, want, most)
+  local goal, target, fall, x, frac = share(avail, d, want, most)
   local rate, have, g = target < fall and target or fall, avail > 0 and avail or 0, 0
-  if rate > r - k.R then rate = r - k.R end
+  if rate > r - kR then rate = r - kR end
   if rate < 1e-5 * r then rate = 0 end
   if level < 0 then g = -level < have and -level or have end
   if goal > level + g then
-    local part, even = goal - level - g, 0.5 / (k.N + 1)
+    local part, even = goal - level - g, 0.5 / (kN + 1)
     g = g + max(0, min(part, (have - g) * (frac > even and frac or even)))
   end
   -- A share that others still hold is advanced for one interval.
   if goal > 0 and rate < target - 1e-9 then g = g + max(0, min((target - rate) * s.interval, sure - g + pool)) end
-  local room = s.burst - k.C
+  local room = s.burst - kC
   g = min(g, level > 0 and room - level or room)
   if g < 0 then g = 0 end
   local cap = level + g
   if cap < 0 then cap = 0 end
   if rate > 0 then cap = max(cap, min(goal, room)) end
-  k.R = k.R + rate
+  kR = kR + rate
   avail = avail - g
   if avail >= 1 and x <= 0.5 then return level + g, rate, cap, fall, 0, avail end
-  return level + g, rate, cap, fall, wait(k, avail, x, level + g, goal, rate, target), avail
+  return level + g, rate, cap, fall, wait(avail, x, level + g, goal, rate, target), avail
 end
 
 -- While state is being gathered: what the node holds stays its own, and nothing more is given.
-local function keep(k, level, rate, d, want)
-  rate = max(0, min(rate, s.rate - k.R))
-  local _, _, fall = share(k, 0, d, want, 0)
-  k.R = k.R + rate
+local function keep(level, rate, d, want)
+  rate = max(0, min(rate, s.rate - kR))
+  local _, _, fall = share(0, d, want, 0)
+  kR = kR + rate
   return level, rate, max(0, level), fall, s.recover - s.now, 0
 end
 
-local function put(k, i, mine)
-  w[wi + 1], w[wi + 2] = fields[i], value_of(s, k, mine)
+local function put(i, mine)
+  w[wi + 1], w[wi + 2] = fields[i], value_of(s, mine)
   wi = wi + 2
 end
 
-local k, oi = {}, 16 + 2 * shorts
+local oi = 16 + 2 * shorts
 
 -- One long record.
 local function long(i, spent, refunded, fall, age, level, rate, d, want, most)
   local value, back, seed = values[i], 0, 1e300
   if age > 0 and value and #value >= 16 then back = max(0, min(age, s.now - select(2, unpk('<dd', value)))) end
   if seeds ~= '' then seed = unpk('<d', seeds, 8 * i - 7) end
-  bring(s, k, value, back, seed)
-  local credit = charge(k, spent, refunded, fall, back)
+  bring(s, value, back, seed)
+  local credit = charge(spent, refunded, fall, back)
   local inflight = rate * rtt
-  local sure = k.T - k.P - level - inflight
+  local sure = kT - kP - level - inflight
   if waiting then
-    local took = admit(i, min(sure, k.T))
-    spend(k, took)
+    local took = admit(i, min(sure, kT))
+    spend(took)
     sure = sure - took
   end
   local new, next_rate, cap, f, hold, left
-  if gathering then new, next_rate, cap, f, hold, left = keep(k, level, rate, d, want)
-  else new, next_rate, cap, f, hold, left = grant(k, sure, level, d, want, most) end
-  local unpaid, mine = carried(s, k.T), ''
+  if gathering then new, next_rate, cap, f, hold, left = keep(level, rate, d, want)
+  else new, next_rate, cap, f, hold, left = grant(sure, level, d, want, most) end
+  local unpaid, mine = carried(s, kT), ''
   local p = new + inflight + unpaid
   if d > 0 or next_rate > 0 or p > 1e-9 or p < -1e-9 then
     local e = new > 0 and next_rate + new / s.interval or next_rate
     if d < e then e = d end
-    k.P, k.F, k.D, k.C, k.N, k.es = k.P + p, k.F + f, k.D + d, k.C + cap, k.N + 1, k.es + e
+    kP, kF, kD, kC, kN, kes = kP + p, kF + f, kD + d, kC + cap, kN + 1, kes + e
     mine = tail .. pack(SLICE, s.now, p, next_rate, cap, d, f, e, credit)
   end
-  o[oi + 1], o[oi + 2], o[oi + 3], o[oi + 4] = k.T, k.T + unpaid - k.P, new, next_rate
+  o[oi + 1], o[oi + 2], o[oi + 3], o[oi + 4] = kT, kT + unpaid - kP, new, next_rate
   o[oi + 5], o[oi + 6], o[oi + 7], o[oi + 8] = cap, f, hold, left >= 1 and 1 or 0
   oi = oi + 8
-  put(k, i, mine)
+  put(i, mine)
 end
 
 -- A short record of a key that has slices, or while state is being gathered. A slice of this node's that is still alive
@@ -177,23 +177,23 @@ end
 local function short(i, spent)
   local seed, credit, unpaid, mine = 1e300, 0, 0, ''
   if seeds ~= '' then seed = unpk('<d', seeds, 8 * i - 7) end
-  bring(s, k, values[i], 0, seed)
-  local at = find_own(k.v)
-  if at > 0 and select(5, unpk(SLICE, k.v, at + 8)) > 0 then
-    spend(k, spent)
-    k.T = min(s.burst, k.T)
-    sweep(k)
+  bring(s, values[i], 0, seed)
+  local at = find_own(kv)
+  if at > 0 and select(5, unpk(SLICE, kv, at + 8)) > 0 then
+    spend(spent)
+    kT = min(s.burst, kT)
+    sweep()
   else
-    credit = charge(k, spent, 0, 0, 0)
-    unpaid = carried(s, k.T)
+    credit = charge(spent, 0, 0, 0)
+    unpaid = carried(s, kT)
   end
-  if waiting then spend(k, admit(i, min(k.T, k.T - k.P))) end
+  if waiting then spend(admit(i, min(kT, kT - kP))) end
   if unpaid > 0 then
-    k.P, k.N = k.P + unpaid, k.N + 1
+    kP, kN = kP + unpaid, kN + 1
     mine = tail .. pack(SLICE, s.now, unpaid, 0, 0, 0, 0, 0, credit)
   end
-  o[15 + 2 * i], o[16 + 2 * i] = k.T, k.T + unpaid - k.P
-  put(k, i, mine)
+  o[15 + 2 * i], o[16 + 2 * i] = kT, kT + unpaid - kP
+  put(i, mine)
 end
 
 for j = 1, #later, 2 do short(later[j], later[j + 1]) end
