@@ -153,7 +153,8 @@ static void run_peer(const struct bench_options *options, struct weir *w, weir_p
 void peers_table(const struct bench_options *options)
 {
     struct weir *w = limiter_open(1000);
-    weir_policy_id policy = limiter_ample(w);
+    /* the numbers that the peers have too */
+    weir_policy_id policy = limiter_policy(w, "peer", 1000000, UINT64_C(1000000000), UINT64_C(1000000000000));
     if (!options->json) {
         printf("%-26s %-18s %7s %9s %9s %8s   (ns a decision and thread)\n", "peer", "work", "threads", "peer", "weir",
                "ratio");
