@@ -53,7 +53,7 @@ local function charge(spent, refunded, fall, back)
   if kU > 0 then top = top + kU end
   if Th > top then Th = top end
   kT, kTh = T, T > Th and T or Th
-  sweep()
+  if s.now >= ksw then sweep() end
   return credit
 end
 
@@ -75,7 +75,9 @@ local function share(avail, d, want, most)
   if all >= r then
     if avail <= 0 then x = 1
     else
-      x = 1 - avail / min(all * s.interval, half / 2)
+      local scale = all * s.interval
+      if scale > half / 2 then scale = half / 2 end
+      x = 1 - avail / scale
       if x < 0.25 then x = 0.25 end
     end
   end
@@ -90,7 +92,9 @@ local function wait(avail, x, filled, goal, rate, target)
   local hold, r, S = 0, s.rate, s.interval
   if avail < 1 then
     local left = r - kR
-    hold = max((1 - avail) / r, min(left > 1e-15 and (1 - avail) / left or 1e24, S))
+    hold = left > 1e-15 and (1 - avail) / left or S
+    if hold > S then hold = S end
+    if hold < (1 - avail) / r then hold = (1 - avail) / r end
   elseif x > 0.5 and filled < goal - 1e-6 and rate >= 0.7 * target then hold = 0.1 * S end
   if goal > 0 and rate < 0.7 * target and hold > 0.1 * S then hold = 0.1 * S end
   return hold
@@ -110,16 +114,25 @@ local function grant(sure, level, d, want, most)
   if level < 0 then g = -level < have and -level or have end
   if goal > level + g then
     local part, even = goal - level - g, 0.5 / (kN + 1)
-    g = g + max(0, min(part, (have - g) * (frac > even and frac or even)))
+    if frac > even then even = frac end
+    even = (have - g) * even
+    if even < part then part = even end
+    if part > 0 then g = g + part end
   end
   -- A share that others still hold is advanced for one interval.
-  if goal > 0 and rate < target - 1e-9 then g = g + max(0, min((target - rate) * s.interval, sure - g + pool)) end
+  if goal > 0 and rate < target - 1e-9 then
+    local more, left = (target - rate) * s.interval, sure - g + pool
+    if left < more then more = left end
+    if more > 0 then g = g + more end
+  end
   local room = s.burst - kC
-  g = min(g, level > 0 and room - level or room)
+  local fits = level > 0 and room - level or room
+  if g > fits then g = fits end
   if g < 0 then g = 0 end
   local cap = level + g
   if cap < 0 then cap = 0 end
-  if rate > 0 then cap = max(cap, min(goal, room)) end
+  local top = goal < room and goal or room
+  if rate > 0 and top > cap then cap = top end
   kR = kR + rate
   avail = avail - g
   if avail >= 1 and x <= 0.5 then return level + g, rate, cap, fall, 0, avail end
@@ -169,7 +182,8 @@ local function long(i, spent, refunded, fall, age, level, rate, d, want, most)
   o[oi + 1], o[oi + 2], o[oi + 3], o[oi + 4] = kT, kT + unpaid - kP, new, next_rate
   o[oi + 5], o[oi + 6], o[oi + 7], o[oi + 8] = cap, f, hold, left >= 1 and 1 or 0
   oi = oi + 8
-  put(i, mine)
+  w[wi + 1], w[wi + 2] = fields[i], value_of(s, mine)
+  wi = wi + 2
 end
 
 -- A short record of a key that has slices, or while state is being gathered. A slice of this node's that is still alive
