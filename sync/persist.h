@@ -45,8 +45,8 @@ void weir__persist_carry(struct weir__node *node, const struct weir__kept *kept)
 int64_t weir__persist_carried(const struct weir__node *node, const struct weir__kept *kept);
 
 /* The lane's batch that another process has not seen answered. Its reports are out again; those that had been answered
- * are NULL in batch->outs. *batch NULL: there is none. 0, WEIR_E_NOMEM, or WEIR_E_CLOSED: all of them had been, and only
- * that was not written down. The batch is made all the same. */
+ * are NULL in batch->outs. *batch NULL: there is none. 0, WEIR_E_NOMEM, or WEIR_E_CLOSED: all of them had been, and
+ * only that was not written down. The batch is made all the same. */
 int weir__persist_revive(struct weir__node *node, struct weir__keys *keys, struct weir__lane *lane, const char *sha,
                          struct weir__batch **batch);
 

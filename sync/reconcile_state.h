@@ -53,10 +53,10 @@ struct weir__reconcile {
     uint8_t up, urgent, collect, alive_due, draining, started, stopped, full;
     uint8_t handles; /* to be closed */
     /* leader.c */
-    uint8_t shared;   /* other processes share the limiter */
-    uint8_t follows;  /* ... and another one of them reconciles */
-    uint8_t heirs;    /* this one closes, and others go on */
-    uint8_t serving;  /* service is under way, for the followers' flushes up to `ticket` */
+    uint8_t shared;  /* other processes share the limiter */
+    uint8_t follows; /* ... and another one of them reconciles */
+    uint8_t heirs;   /* this one closes, and others go on */
+    uint8_t serving; /* service is under way, for the followers' flushes up to `ticket` */
     uint32_t ticket;
     uint32_t changes; /* weir__seam_changes when the policies were last read */
     struct weir__flush service;

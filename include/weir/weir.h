@@ -108,9 +108,9 @@ struct weir_options {
     enum weir_clock clock;
     uint64_t (*now_ns)(void *now_arg); /* the caller's monotonic clock instead; must be thread-safe */
     void *now_arg;
-    /* Non-zero: one table for this process and those that it forks, each of which may be killed at any time. Open it and
-     * add the policies before forking; start a sync in each child, with the same options: one of them reconciles for all
-     * (docs/prefork.md). Handles pin no entry then, and leases are not taken. */
+    /* Non-zero: one table for this process and those that it forks, each of which may be killed at any time. Open it
+     * and add the policies before forking; start a sync in each child, with the same options: one of them reconciles
+     * for all (docs/prefork.md). Handles pin no entry then, and leases are not taken. */
     int shared;
     void (*log)(void *log_arg, enum weir_log_level level, const char *line); /* called from the sync thread */
     void *log_arg;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -16,7 +17,10 @@
 
 #include <weir/weir.h>
 
+#include "lib/atomic.h"
+#include "lib/hybrid.h"
 #include "lib/intent.h"
+#include "lib/table.h"
 #include "support/whole.h"
 
 #define DAY (UINT64_C(86400) * 1000000000)
@@ -241,14 +245,149 @@ START_TEST(killed_at_an_instruction)
 }
 END_TEST
 
+/* ---- the collector ----------------------------------------------------------------------------------------------- */
+
+/* What a collector has told of "shared", and whether an answer may have been put in force: in memory of all. */
+static struct {
+    _Atomic int64_t told;
+    _Atomic int applying, applied;
+} * log_of;
+
+static int keep(void *ctx, const struct weir__report *report)
+{
+    *(struct weir__report *)ctx = *report;
+    return 1;
+}
+
+static int keep_none(void *ctx, uint32_t slot)
+{
+    (void)ctx;
+    (void)slot;
+    return 0;
+}
+
+static void collect_and_release(void)
+{
+    struct weir__report report = {0};
+
+    if (weir__seam_lead(w) && weir__seam_collect(w, weir_now(w), 100, keep, &report) == 1)
+        weir__seam_release(w, report.slot, report.spent, report.refunded);
+}
+
+static void collect_and_apply(void)
+{
+    struct weir__grant grant = {.level_delta = 7, .rate = 0, .cap = 7, .low = -1, .fallback_rate = -1, .global = LEFT};
+    struct weir__report report = {0};
+
+    if (!weir__seam_lead(w) || weir__seam_collect(w, weir_now(w), 100, keep, &report) != 1)
+        return;
+    grant.until = weir_now(w) + DAY;
+    grant.level_delta -= report.level;
+    log_of->told = report.spent;
+    log_of->applying = 1;
+    weir__seam_apply(w, report.slot, weir_now(w), &grant);
+    log_of->applied = 1;
+    weir__seam_end(w, report.slot);
+}
+
+static void set_up_shared(void)
+{
+    set_up();
+    weir__attach_again(w);
+    weir__seam_overdraft(w, kept, BURST, 0, 0);
+    weir__seam_fresh_until(w, kept, weir_now(w) + DAY);
+    ck_assert_int_eq(take(kept, "shared", 20, NULL), WEIR_ALLOW);
+    log_of->told = 0;
+    log_of->applying = log_of->applied = 0;
+}
+
+/* A successor finds each token once: unreported, or told. */
+static long collect_until(const struct call *call, long most)
+{
+    const int64_t spent = BURST - LEFT + 20;
+    struct weir__report report = {0};
+    struct weir_result r;
+    uint64_t id[2], x;
+    size_t reports;
+    long steps;
+
+    set_up_shared();
+    steps = run(call, most);
+    ck_assert_int_eq(weir__seam_lead(w), 1);
+    weir__table_id(w, kept, "shared", 6, id);
+    ck_assert_ptr_nonnull(weir__table_search(w, id, &x));
+    if (weir__load_relaxed(&weir__table_search(w, id, &x)->reported) == WEIR__SEAM_ANSWERED)
+        weir__seam_end(w, weir__slot_of(w, weir__table_search(w, id, &x)));
+    weir__seam_reclaim(w, keep_none, NULL);
+    for (int i = 0; i < 3; i++)
+        weir__seam_audit(w, w->slots);
+    reports = weir__seam_collect(w, weir_now(w), 100, keep, &report);
+    ck_assert_uint_le(reports, 1);
+    if (reports)
+        weir__seam_release(w, report.slot, 0, 0);
+    ck_assert_msg(report.spent == spent || (log_of->applying && report.spent == 0),
+                  "%s, %ld: %lld of %lld, answered %d", call->name, steps, (long long)report.spent, (long long)spent,
+                  log_of->applying);
+    ck_assert(!log_of->applied || log_of->told == spent);
+    ck_assert_int_ge(take(kept, "shared", 0, &r), 0);
+    ck_assert_double_le(report.level, log_of->applying ? 7 : 0);
+    weir__seam_retire(w);
+    whole_check(w);
+    weir_close(w);
+    return steps;
+}
+
+static const struct call collector_calls[] = {
+    {"release", NULL, collect_and_release, 0, 0},
+    {"apply", NULL, collect_and_apply, 0, 0},
+};
+
+START_TEST(a_collector_is_killed_at_an_instruction)
+{
+    const char *wanted = getenv("WEIR_KILLS");
+    int places = wanted ? atoi(wanted) : 30;
+    const struct call *call = &collector_calls[_i];
+    long all;
+
+    log_of = mmap(NULL, sizeof *log_of, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(log_of, MAP_FAILED);
+    all = collect_until(call, 1000000);
+    ck_assert_int_lt(all, 1000000);
+    ck_assert_int_eq(log_of->applied, _i);
+    for (int i = 1; i <= places; i++)
+        collect_until(call, all * i / (places + 1) + i * 7 % 11);
+    munmap(log_of, sizeof *log_of);
+}
+END_TEST
+
+/* ---- not here ---------------------------------------------------------------------------------------------------- */
+
+/* Under ThreadSanitizer, or where the machine has no such instruction, the portable swap is built. */
+START_TEST(nothing_is_shared_without_a_16_byte_swap)
+{
+    struct weir_options options = WEIR_OPTIONS_INIT;
+
+    options.shared = 1;
+    ck_assert_int_eq(weir_open(&w, &options), WEIR_E_NOSUP);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("shared_steps");
-    TCase *t = tcase_create("steps");
+    TCase *t = tcase_create("steps"), *collector;
 
     tcase_set_timeout(t, 600);
-    tcase_add_loop_test(t, killed_at_an_instruction, 0, (int)(sizeof calls / sizeof *calls));
     suite_add_tcase(s, t);
+    if (!WEIR__CAS16_NATIVE) {
+        tcase_add_test(t, nothing_is_shared_without_a_16_byte_swap);
+        return s;
+    }
+    collector = tcase_create("collector");
+    tcase_add_loop_test(t, killed_at_an_instruction, 0, (int)(sizeof calls / sizeof *calls));
+    tcase_set_timeout(collector, 600);
+    tcase_add_loop_test(collector, a_collector_is_killed_at_an_instruction, 0, 2);
+    suite_add_tcase(s, collector);
     return s;
 }
 
