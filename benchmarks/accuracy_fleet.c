@@ -20,7 +20,7 @@
 
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
-#define SETTLE_NS (1500 * MS) /* the nodes have met: Redis has counted them and given each its overdraft */
+#define SETTLE_NS (4 * SECOND) /* the nodes have met: Redis has counted them and given each its overdraft */
 #define FLEETS 8u
 #define COLD_TAKES 8u
 #define COLD_EVERY (100 * MS)

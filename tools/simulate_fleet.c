@@ -437,13 +437,16 @@ static void run(struct simulate_world *world)
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 /* The contract: what may be lent, the rate for the longest round trip and, where answers are lost or late, for a
- * timeout; and one token a process where the budget holds less than that. */
+ * timeout; one token a process where the budget holds less than that; and where a fleet grows, what nodes that were
+ * promised more before may still have in use when the others are promised theirs. */
 static double bound_of(const struct simulate_world *world)
 {
     const struct simulate_options *o = world->o;
     double tokens = (double)o->max_overshoot + world->rate * 1.2 * (double)o->rtt_ns / 1e9;
     int late = world->result->lost > 0 || world->result->stalls > 0;
 
+    if (o->workload == SIMULATE_JOIN || world->processes > o->nodes)
+        tokens += floor(0.75 * (double)o->max_overshoot);
     if (late)
         tokens += world->rate * (double)o->timeout_ns / 1e9;
     if (o->unknown == WEIR_UNKNOWN_ADMIT && 0.75 * (double)o->max_overshoot < (double)world->processes)

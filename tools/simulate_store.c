@@ -210,7 +210,7 @@ static int expire(struct script *c, struct simulate_slice *slice, double bury, d
 
     slice->rate = slice->use = 0;
     slice->credit = (float)((double)slice->credit + (double)slice->fallback * cut);
-    if (slice->at < bury) {
+    if (slice->at < bury && c->k->level - fmax(p, 0) >= -(c->s->burst + c->s->over)) {
         p = fmax(p, 0);
         slice->demand = -1;
         slice->cap = 0;
@@ -540,7 +540,9 @@ static int long_record(struct script *c, const struct weir__wire_batch *batch, d
     double credit = charge(c, batch->node, record, back), inflight = a.rate * batch->rtt * US;
     double sure = k->level - k->reserved - a.level - inflight;
     struct grant g = c->gathering ? keep(c, &a) : grant(c, sure, &a);
-    double unpaid = carried(s, k->level), p = g.level + inflight + unpaid;
+    double unpaid = carried(s, k->level), p = g.level + inflight;
+    if (unpaid > 0)
+        p = fmax(0, p) + unpaid;
     int holds = a.demand > 0 || g.rate > 0 || p > 1e-9 || p < -1e-9;
     if (holds) {
         double use = fmin(g.rate + (g.level > 0 ? g.level / s->interval : 0), a.demand);

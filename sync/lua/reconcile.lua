@@ -172,7 +172,8 @@ local function long(i, spent, refunded, fall, age, level, rate, d, want, most)
   if gathering then new, next_rate, cap, f, hold, left = keep(level, rate, d, want)
   else new, next_rate, cap, f, hold, left = grant(sure, level, d, want, most) end
   local unpaid, mine = carried(s, kT), ''
-  local p = new + inflight + unpaid
+  local p = new + inflight
+  if unpaid > 0 then p = max(0, p) + unpaid end -- an overdraft pays for nothing that is owed besides
   if d > 0 or next_rate > 0 or p > 1e-9 or p < -1e-9 then
     local e = new > 0 and next_rate + new / s.interval or next_rate
     if d < e then e = d end

@@ -18,10 +18,10 @@ local BASE, BASE_LEN, SLICE, SLICE_LEN = '<dddddddddddddd', 112, '<ddffffff', 48
 
 -- Sums the slices anew. One that was silent for longer than its lifetime is dead: it grows no more. If it reported last
 -- before `bury`, what it had reserved counts as spent, and a tombstone keeps that, so that a late report of the same
--- spending is charged once.
+-- spending is charged once. Where the debt's floor leaves no room for it, it stays reserved: nobody would carry it.
 -- cut: the time of fallback use that its credit grows by.
 local function rebuild(s, bury, cut)
-  local now, life, v, out, j, changed = s.now, s.life, kv, {}, 0, false
+  local now, life, v, out, j, changed, bottom = s.now, s.life, kv, {}, 0, false, -(s.burst + s.over)
   local P, R, F, D, C, N, es, U, own = 0, 0, 0, 0, 0, 0, 0, 0, 0
   for i = BASE_LEN + 1, #v, SLICE_LEN do
     local at, p, rate, cap, d, f, e, credit = unpk(SLICE, v, i + 8)
@@ -32,7 +32,7 @@ local function rebuild(s, bury, cut)
     else
       if quiet > life then
         p, rate, e, quiet, credit, changed = p + rate * life, 0, 0, 0, credit + f * cut, true
-        if at < bury then
+        if at < bury and kT - max(0, p) >= bottom then
           if p < 0 then p = 0 end
           d, cap, kT, kTh = -1, 0, kT - p, kTh - p
         end
