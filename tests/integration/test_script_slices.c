@@ -275,7 +275,7 @@ START_TEST(a_debt_past_its_floor_stays_reserved)
 }
 END_TEST
 
-/* What a dead node was yet to tell can't be charged while the debt is at its floor: it stays reserved until it can be. */
+/* What a dead node was yet to tell can't be charged while the debt is at its floor: until then it stays reserved. */
 START_TEST(a_dead_debt_past_its_floor_stays_reserved)
 {
     set_rate(1, 10 * SECOND, 1, 0);

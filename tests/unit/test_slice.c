@@ -279,6 +279,19 @@ START_TEST(what_is_told_after_an_outage)
 }
 END_TEST
 
+/* An overdraft without a slice is forgiven as far as the bucket covers it, never more, and nothing is given. */
+START_TEST(what_is_owed_stays_owed)
+{
+    ck_assert_double_eq(weir__slice_owed(-1, 3), 0);
+    ck_assert_double_eq(weir__slice_owed(-1, 0), 0);
+    ck_assert_double_eq(weir__slice_owed(-1, -0.25), -0.25);
+    ck_assert_double_eq(weir__slice_owed(-1, -7), -1);
+    ck_assert_double_eq(weir__slice_owed(-7, -2), -2);
+    ck_assert_double_eq(weir__slice_owed(0, 5), 0);
+    ck_assert_double_eq(weir__slice_owed(2, -5), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("slice");
@@ -299,6 +312,7 @@ int main(void)
     tcase_add_test(tcase, holds_and_low_marks);
     tcase_add_test(tcase, when_a_key_need_not_report);
     tcase_add_test(tcase, what_is_told_after_an_outage);
+    tcase_add_test(tcase, what_is_owed_stays_owed);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
