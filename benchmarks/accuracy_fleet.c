@@ -326,16 +326,22 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* What a process that has ended left in its seat. */
+static uint64_t count_of(const _Atomic uint64_t *count)
+{
+    return atomic_load_explicit(count, memory_order_relaxed);
+}
+
 /* All stamps of one kind in the order of time. */
 static uint64_t *merge(const struct seat *seats, int of_admissions, size_t *n)
 {
     size_t total = 0, at = 0;
     for (unsigned i = 0; i < ACCURACY_PROCESSES; i++) {
-        total += of_admissions ? seats[i].admitted : seats[i].asked;
+        total += of_admissions ? count_of(&seats[i].admitted) : seats[i].asked;
     }
     uint64_t *all = bench_alloc((total + 1) * sizeof *all);
     for (unsigned i = 0; i < ACCURACY_PROCESSES; i++) {
-        size_t count = of_admissions ? seats[i].admitted : seats[i].asked;
+        size_t count = of_admissions ? count_of(&seats[i].admitted) : seats[i].asked;
         memcpy(all + at, of_admissions ? seats[i].admit_at : seats[i].ask_at, count * sizeof *all);
         at += count;
     }
@@ -383,10 +389,10 @@ static void sum_up(const struct accuracy_fleet *fleet, const struct seat *seats,
         r->unsent += seat->unsent;
         r->written_off += seat->written_off;
         r->reconnects += seat->reconnects;
-        r->failed += seat->failed;
+        r->failed += count_of(&seat->failed);
         syncs += (double)seat->syncs;
-        if (fleet->async && seat->answered != seat->asked) {
-            bench_die("%s: %llu of %llu callbacks came", fleet->name, (unsigned long long)seat->answered,
+        if (fleet->async && count_of(&seat->answered) != seat->asked) {
+            bench_die("%s: %llu of %llu callbacks came", fleet->name, (unsigned long long)count_of(&seat->answered),
                       (unsigned long long)seat->asked);
         }
     }

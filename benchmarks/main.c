@@ -35,11 +35,8 @@ static const struct command {
     const char *name;
     void (*run)(const struct bench_options *options);
 } commands[] = {
-    {"accuracy", accuracy_rows},
-    {"local", local},
-    {"keyed", keyed_sweep},
-    {"peers", peers_table},
-    {"redis", redis_rows},
+    {"accuracy", accuracy_rows}, {"local", local},      {"keyed", keyed_sweep},
+    {"peers", peers_table},      {"redis", redis_rows},
 };
 
 static int parse(struct bench_options *options, int argc, char **argv)

@@ -47,7 +47,7 @@ struct weir__node {
     struct weir *w;
     struct uv_loop_s *loop;
     struct weir__link *link;
-    struct weir_allocator mem; /* the limiter's */
+    struct weir_allocator mem;     /* the limiter's */
     struct weir__persist *persist; /* of a shared limiter: what a successor finds; else NULL */
     const char *prefix;
     uint8_t id[WEIR__WIRE_ID];

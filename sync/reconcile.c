@@ -137,7 +137,8 @@ static int accept_report(struct weir__reconcile *rec, const struct weir__report 
         rec->full = 1;
         return 0;
     }
-    if (rec->shared && kept->list == WEIR__LIST_NONE && !kept->known) /* the process before this one may have known it */
+    /* The process before this one may have known it. */
+    if (rec->shared && kept->list == WEIR__LIST_NONE && !kept->known)
         inherit(rec, kept, report);
     plan(rec, rec->node->policies[report->policy], out, report);
     weir__keys_move(&rec->keys, kept, WEIR__LIST_NONE);

@@ -61,14 +61,14 @@ void simulate_store_deinit(struct simulate_store *store);
 void simulate_store_forget(struct simulate_store *store);
 
 /* reconcile.lua with at most one record; batch->test_now is the time. 0, or -1 when out of memory or of slices. */
-int simulate_store_sync(struct simulate_store *store, const struct weir__wire_batch *batch,
-                        struct weir__wire_head *head, struct weir__wire_grant *grant);
+int simulate_store_sync(struct simulate_store *s, const struct weir__wire_batch *batch, struct weir__wire_head *head,
+                        struct weir__wire_grant *out);
 
 /* strict.lua with one take: is it admitted? *free: what was there after it. flags: WEIR__WIRE_OUTAGE_LOCAL or 0. */
-int simulate_store_take(struct simulate_store *store, const struct weir__wire_numbers *numbers, uint32_t flags,
-                        double now, int64_t cost, double *free);
+int simulate_store_take(struct simulate_store *s, const struct weir__wire_numbers *numbers, uint32_t flags, double at,
+                        int64_t cost, double *free);
 
 /* The fleet's level now, and what of it is not reserved. */
-void simulate_store_look(struct simulate_store *store, double now, double *total, double *free);
+void simulate_store_look(struct simulate_store *s, double at, double *total, double *free);
 
 #endif

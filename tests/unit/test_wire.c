@@ -393,8 +393,8 @@ START_TEST(strict_and_other_commands)
     ck_assert_int_eq(c.words, 9);
     EXPECT_TEXT(&c, 6, "kx");
     EXPECT_TEXT(&c, 7, "kyy");
-    EXPECT_DOUBLES(&c, 8, WEIR__WIRE_FORMAT, 64, 3, 1000, 1e9, 500, 50, 200000, 50000, 99, 1234500000, 2, 2, 0, 3, 4, 1, 1,
-                   5, 1);
+    EXPECT_DOUBLES(&c, 8, WEIR__WIRE_FORMAT, 64, 3, 1000, 1e9, 500, 50, 200000, 50000, 99, 1234500000, 2, 2, 0, 3, 4, 1,
+                   1, 5, 1);
 
     weir__wire_buf_clear(&out);
     ck_assert_int_eq(weir__wire_forget_encode(&out, &batch.target, keys, 2, sha), 0);
