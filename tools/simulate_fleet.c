@@ -436,18 +436,19 @@ static void run(struct simulate_world *world)
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-/* The contract: what may be lent, the rate for the longest round trip and, where answers are lost or late, for a
- * timeout; one token a process where the budget holds less than that; and where a fleet grows, what nodes that were
- * promised more before may still have in use when the others are promised theirs. */
+/* The contract: what may be lent, and the rate for the longest round trip; for a timeout where answers are lost, or a
+ * slice's lifetime where a sync thread stands still; one token a process where the budget holds less than that; and
+ * where a fleet grows, what nodes that were promised more before may still have in use. */
 static double bound_of(const struct simulate_world *world)
 {
     const struct simulate_options *o = world->o;
     double tokens = (double)o->max_overshoot + world->rate * 1.2 * (double)o->rtt_ns / 1e9;
-    int late = world->result->lost > 0 || world->result->stalls > 0;
 
     if (o->workload == SIMULATE_JOIN || world->processes > o->nodes)
         tokens += floor(0.75 * (double)o->max_overshoot);
-    if (late)
+    if (world->result->stalls > 0) /* nobody pauses its slice before it ends */
+        tokens += world->rate * (1.5 * simulate_interval(o) + 2 * (double)o->timeout_ns / 1e9);
+    else if (world->result->lost > 0)
         tokens += world->rate * (double)o->timeout_ns / 1e9;
     if (o->unknown == WEIR_UNKNOWN_ADMIT && 0.75 * (double)o->max_overshoot < (double)world->processes)
         tokens += (double)world->processes;

@@ -120,6 +120,20 @@ START_TEST(the_bound_holds_with_losses)
 }
 END_TEST
 
+/* Sync threads that stand still while takers go on. */
+START_TEST(the_bound_holds_with_stalls)
+{
+    for (uint64_t seed = 1 + (uint64_t)_i; seed <= USUALLY / 2; seed += PARTS) {
+        struct simulate_options o = draw(seed, 0, 0);
+        o.stall = 0.25;
+        o.stall_ns = 2 * SECOND;
+        ck_assert_int_eq(simulate_run(&o, &result), 0);
+        ck_assert_msg(result.overshoot <= result.bound + 1e-6, "seed %llu: %g tokens over, %g allowed",
+                      (unsigned long long)seed, result.overshoot, result.bound);
+    }
+}
+END_TEST
+
 /* ---- what it is for ---------------------------------------------------------------------------------------------- */
 
 START_TEST(a_flash_crowd_stays_within_max_overshoot)
@@ -227,6 +241,7 @@ int main(void)
     tcase_add_loop_test(bound, the_bound_holds_with_losses, 0, PARTS);
     tcase_add_loop_test(tcase, a_flash_crowd_stays_within_max_overshoot, 0, 5);
     tcase_add_loop_test(tcase, every_workload_is_used_up, 0, SIMULATE_WORKLOADS);
+    tcase_add_loop_test(bound, the_bound_holds_with_stalls, 0, PARTS);
     tcase_add_test(tcase, an_outage_starves_nobody);
     tcase_add_test(tcase, stalls_end_slices);
     tcase_add_test(tcase, the_same_seed_is_the_same_run);
