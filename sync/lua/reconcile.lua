@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: MIT
 -- reconcile: a node's batch for one shard, applied exactly once: charges what was spent, hands out the next slices.
 -- Follows common.lua, batch.lua (where KEYS, ARGV and the reply are described) and slices.lua.
-local tail = string.sub(id, 1, 8)
+local tail = sub(id, 1, 8)
+local WHOLE = BASE .. 'c0c8ddffffff' -- a value whose last slice is this node's
 local budget = max(16, n / s.nodes) -- keys to sweep
 s.outage = flags % 4 >= 2
 
@@ -171,19 +172,23 @@ local function long(i, spent, refunded, fall, age, level, rate, d, want, most)
   local new, next_rate, cap, f, hold, left
   if gathering then new, next_rate, cap, f, hold, left = keep(level, rate, d, want)
   else new, next_rate, cap, f, hold, left = grant(sure, level, d, want, most) end
-  local unpaid, mine = carried(s, kT), ''
+  local unpaid, value = carried(s, kT), nil
   local p = new + inflight
   if unpaid > 0 then p = max(0, p) + unpaid end -- an overdraft pays for nothing that is owed besides
   if d > 0 or next_rate > 0 or p > 1e-9 or p < -1e-9 then
     local e = new > 0 and next_rate + new / s.interval or next_rate
     if d < e then e = d end
     kP, kF, kD, kC, kN, kes = kP + p, kF + f, kD + d, kC + cap, kN + 1, kes + e
-    mine = tail .. pack(SLICE, s.now, p, next_rate, cap, d, f, e, credit)
-  end
+    if kown == 0 or kown == BASE_LEN + 1 then -- in one piece: a value is long, and each copy of it costs
+      local T = kT + unpaid
+      value = pack(WHOLE, T, s.now, kTh > T and kTh or T, kP, kR, kF, kD, kC, kN, ksw, kes, kU, ktrec, krc,
+        sub(kv, kown == 0 and BASE_LEN + 1 or BASE_LEN + SLICE_LEN + 1), tail, s.now, p, next_rate, cap, d, f, e, credit)
+    else value = value_of(s, tail .. pack(SLICE, s.now, p, next_rate, cap, d, f, e, credit)) end
+  else value = value_of(s, '') end
   o[oi + 1], o[oi + 2], o[oi + 3], o[oi + 4] = kT, kT + unpaid - kP, new, next_rate
   o[oi + 5], o[oi + 6], o[oi + 7], o[oi + 8] = cap, f, hold, left >= 1 and 1 or 0
   oi = oi + 8
-  w[wi + 1], w[wi + 2] = fields[i], value_of(s, mine)
+  w[wi + 1], w[wi + 2] = fields[i], value
   wi = wi + 2
 end
 
