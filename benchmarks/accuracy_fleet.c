@@ -91,6 +91,7 @@ static void open_worker(struct worker *me)
     options.drain_ms = 5000;
     options.shards = me->fleet->shards;
     options.interval_ms = me->fleet->interval_ms;
+    options.timeout_ms = me->fleet->timeout_ms;
     limiter_check(weir_sync_start(&me->sync, me->w, NULL, &options), "weir_sync_start");
     for (int ms = 0; ms < 10000 && stats.store_up != 1; ms++) {
         rest(MS);

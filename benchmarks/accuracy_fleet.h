@@ -28,8 +28,8 @@ struct accuracy_fleet {
     double load;    /* times the limit ... */
     double asked_s; /* ... or requests a second where it is not 0 */
     int async;
-    uint32_t shards, interval_ms; /* 0: the library's defaults */
-    const char *socket;           /* of Redis, or of what stands before it */
+    uint32_t shards, interval_ms, timeout_ms; /* 0: the library's defaults */
+    const char *socket;                       /* of Redis, or of what stands before it */
 };
 
 struct accuracy_result {
