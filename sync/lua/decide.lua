@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- decide: the first part of strict: keys without slices. Follows lean.lua and common.lua; a batch that needs no more ends
--- here.
+-- decide: the first part of strict: keys without slices. Follows lean.lua and common.lua; a batch that needs no more
+-- ends here.
 -- Takes, refunds and looks of one policy and shard, each decided here; a denial writes nothing.
 -- KEYS  the shard's two generations and its nodes
 -- ARGV  1... fields, distinct; the last: numbers, interval timeout nonce clock (0 but in tests) flags, 12 doubles, then

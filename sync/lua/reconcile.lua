@@ -182,7 +182,8 @@ local function long(i, spent, refunded, fall, age, level, rate, d, want, most)
     if kown == 0 or kown == BASE_LEN + 1 then -- in one piece: a value is long, and each copy of it costs
       local T = kT + unpaid
       value = pack(WHOLE, T, s.now, kTh > T and kTh or T, kP, kR, kF, kD, kC, kN, ksw, kes, kU, ktrec, krc,
-        sub(kv, kown == 0 and BASE_LEN + 1 or BASE_LEN + SLICE_LEN + 1), tail, s.now, p, next_rate, cap, d, f, e, credit)
+        sub(kv, kown == 0 and BASE_LEN + 1 or BASE_LEN + SLICE_LEN + 1), tail, s.now, p, next_rate, cap, d, f, e,
+        credit)
     else value = value_of(s, tail .. pack(SLICE, s.now, p, next_rate, cap, d, f, e, credit)) end
   else value = value_of(s, '') end
   o[oi + 1], o[oi + 2], o[oi + 3], o[oi + 4] = kT, kT + unpaid - kP, new, next_rate
