@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: MIT
 -- lean: takes as they nearly always are: the shard's header is as it was left a moment ago, each key is asked for once
 -- and nobody holds slices of it. It decides as decide.lua does, which it precedes, from the same KEYS and ARGV (they
--- are described there), and makes no function and no table of the shard. Whatever is not ordinary is left for what follows:
--- nothing is written before that is known. Follows layout.lua.
+-- are described there), and makes no function and no table of the shard. Whatever is not ordinary is left for what
+-- follows: nothing is written before that is known. Follows layout.lua.
 -- reply nodes epoch now; an entry: admitted T. The numbers in force are those that were sent, nothing is reserved, no
 --       state is gathered.
 local text = call('HGET', KEYS[3], '!')

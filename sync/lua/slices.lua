@@ -9,9 +9,9 @@
 -- The key at hand is in locals, for a field of a table costs several times as much and there are a hundred of them in a
 -- record: kT its true level; kTh the same with its cap raised by kU, the use expected but not yet reported (kes a
 -- second); kP all that is reserved, growing at kR; kF, kD, kC sums of fallback rates, demands, caps; kN slices; ksw the
--- next sweep; ktrec the end of the last outage; krc charged since state is being gathered; kv the value that it came from ('' for
--- none with slices), whose slices are in force but for the one at byte kown (0: none), which the asking node renews;
--- kwoke: its slices died since it was written.
+-- next sweep; ktrec the end of the last outage; krc charged since state is being gathered; kv the value that it came
+-- from ('' for none with slices), whose slices are in force but for the one at byte kown (0: none), which the asking
+-- node renews; kwoke: its slices died since it was written.
 local kT, kTh, kP, kR, kF, kD, kC, kN, kes, kU, ksw, ktrec, krc = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 local kv, kown, kwoke = '', 0, false
 local BASE, BASE_LEN, SLICE, SLICE_LEN = '<dddddddddddddd', 112, '<ddffffff', 48
