@@ -13,12 +13,12 @@ local CHUNK = 6000     -- values a call: unpack fails at 8,000
 -- A shard from its header. Made in one piece: a table that grows is built anew each time.
 local function read_header(text)
   local a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, A, B, C, D = unpk(HEADER, text)
-  return {format = a, shards = b, version = c, limit = d, per = e, burst = f, over = g, high = h, offset = i, recover =
-    j, gen = k, flip = l, changed = m, base = n, base_at = o, refresh = p, has_cur = q, has_prev = r, nodes = s, epoch =
-    t, reserve = u, life = v, length = w, old_rate = x, old_burst = y, keep = z, promised = A, promisable = B, raised =
-    C, swept = D, even = '', odd = '', name = '', cur = '', prv = '', raw = 0, nonce = 0, bad = 0, now = 0, interval =
-    0, timeout = 0, before = 0, rate = 0, absent = 0, node = false, save = false, fresh = false, outage = false, stop =
-    false, wrote = false}
+  return {format = a, shards = b, version = c, limit = d, per = e, burst = f, over = g, high = h, offset = i,
+    recover = j, gen = k, flip = l, changed = m, base = n, base_at = o, refresh = p, has_cur = q, has_prev = r,
+    nodes = s, epoch = t, reserve = u, life = v, length = w, old_rate = x, old_burst = y, keep = z, promised = A,
+    promisable = B, raised = C, swept = D, even = '', odd = '', name = '', cur = '', prv = '', raw = 0, nonce = 0,
+    bad = 0, now = 0, interval = 0, timeout = 0, before = 0, rate = 0, absent = 0, node = false, save = false,
+    fresh = false, outage = false, stop = false, wrote = false}
 end
 
 -- The tag of a generation.
