@@ -66,7 +66,7 @@ static double info(struct bench_redis *redis, const char *command, const char *n
     if (at == NULL) {
         bench_die("%s has no %s", command, name);
     }
-    double value = strtod(at + strlen(name), NULL);
+    double value = at != NULL ? strtod(at + strlen(name), NULL) : 0;
     freeReplyObject(reply);
     return value;
 }
@@ -159,8 +159,10 @@ static void load(struct bench_redis *redis, const char *script, size_t len, char
     if (reply == NULL || reply->type != REDIS_REPLY_STRING || reply->len != 40) {
         bench_die("SCRIPT LOAD failed: %s", reply != NULL ? reply->str : redis->control->errstr);
     }
-    memcpy(sha, reply->str, 41);
-    freeReplyObject(reply);
+    if (reply != NULL) {
+        memcpy(sha, reply->str, 41);
+        freeReplyObject(reply);
+    }
 }
 
 enum { SCRIPTS = 16, WORDS = 8 };
@@ -259,8 +261,8 @@ double bench_redis_peer(struct bench_redis *redis, const struct bench_call *call
     if (call->last_len >= sizeof filler || strlen(call->field) != 18) {
         bench_die("the call is not as it should be");
     }
-    memset(filler, 'x', call->last_len);
-    filler[call->last_len] = '\0';
+    memset(filler, 'x', sizeof filler - 1);
+    filler[call->last_len % sizeof filler] = '\0';
     load_with(redis, call, sha);
     snprintf(command, sizeof command,
              "exec redis-benchmark -s '%s' -q -c %u -P %u -n %u -r %u EVALSHA %s 3 '%s' '%s' '%s' "

@@ -76,6 +76,7 @@ void weir__intent_wait_long(struct weir *w, unsigned turns);
 WEIR__INLINE void weir__intent_wait(struct weir *w, unsigned *turns)
 {
     weir__backoff(turns);
+    /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the analyser takes a store to another field for state's */
     if (WEIR__UNLIKELY(*turns > 256) && w->state->shared)
         weir__intent_wait_long(w, *turns);
 }

