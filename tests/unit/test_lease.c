@@ -5,9 +5,9 @@
  */
 #include <check.h>
 #include <pthread.h>
-#include <unistd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lib/lease.h"
 
