@@ -192,6 +192,7 @@ local function store(s, w, n)
     call('UNLINK', s.cur)
     call('HSET', s.cur, '!', tag(s.gen))
     expire(s.cur, 2 * s.length + 1e6)
+    if s.has_prev == 1 then expire(s.prv, s.flip - s.now + 1e6) end -- this one began late: so long must that one last
     s.has_cur, s.save = 1, true
   end
   for i = 1, n, CHUNK do call('HSET', s.cur, unpack(w, i, min(i + CHUNK - 1, n))) end

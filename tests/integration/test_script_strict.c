@@ -196,6 +196,22 @@ START_TEST(an_immortal_bucket_is_made_mortal)
 }
 END_TEST
 
+/* A generation that nobody asked for when it was due begins late. The one before it must be there until the next. */
+START_TEST(a_late_generation_keeps_its_elder)
+{
+    set_rate(1, SECOND, 4, 0); /* ten seconds a generation */
+    ck_assert_uint_eq(take("k", 4), 1);
+    now += 19;
+    script_client_do(&client, "PEXPIRE", &target, 'a', "2000", NULL); /* what is left of its time by then */
+    ck_assert_uint_eq(take("other", 4), 1);
+    ck_assert_int_gt(script_client_pttl(&client, &target, 'a'), 9000);
+    ck_assert_int_gt(script_client_pttl(&client, &target, 'b'), 9000);
+    now += 9;
+    ck_assert_uint_eq(take("k", 4), 1); /* looked for in both */
+    ck_assert_double_eq(head.recovering, 0);
+}
+END_TEST
+
 /* Lowered numbers count from the next call on, though it is a denial and though there is no admission for long. */
 START_TEST(new_numbers_count_at_once)
 {
@@ -525,6 +541,7 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, refunds_end_at_the_burst);
     tcase_add_test(tcase, times_to_live_of_a_fast_policy);
     tcase_add_test(tcase, an_immortal_bucket_is_made_mortal);
+    tcase_add_test(tcase, a_late_generation_keeps_its_elder);
     tcase_add_test(tcase, new_numbers_count_at_once);
     tcase_add_test(tcase, a_clock_that_goes_back_grants_nothing);
     tcase_add_test(tcase, other_formats_and_types_are_refused);
