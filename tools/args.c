@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Owns the syntax of counts, times and limits; must not print nor know what they are for. */
+/* Owns the syntax of what a person types; must not know what it is for. */
 #include "tools/args.h"
 
+#include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -153,4 +155,74 @@ int args_limit(const char *text, struct args_limit *out)
     }
     *out = l;
     return 0;
+}
+
+int args_policy(const char *text, struct args_policy *out)
+{
+    struct args_policy p = {0};
+    size_t len = strcspn(text, "=");
+    if (len == 0 || len > ARGS_NAME_MAX) {
+        return -1;
+    }
+    memcpy(p.name, text, len);
+    if (text[len] == '=' && args_limit(text + len + 1, &p.limit) != 0) {
+        return -1;
+    }
+    *out = p;
+    return 0;
+}
+
+int args_word(const char *text, const char *const *words)
+{
+    for (int i = 0; words[i]; i++) {
+        if (strcmp(text, words[i]) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* ---- the options of a command ------------------------------------------------------------------------------------ */
+
+static void tell_more(const struct args_command *command)
+{
+    fprintf(stderr, "weir %s --help tells more\n", command->name);
+}
+
+int args_wrong(const struct args_command *command, const char *format, ...)
+{
+    va_list args;
+    fprintf(stderr, "weir %s: ", command->name);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    putc('\n', stderr);
+    tell_more(command);
+    return -1;
+}
+
+int args_options(const struct args_command *command, int argc, char **argv, void *out)
+{
+    int option, index = 0;
+    while ((option = getopt_long(argc, argv, "", command->options, &index)) != -1) {
+        if (option == '?') {
+            tell_more(command); /* getopt has said what is wrong */
+            return -1;
+        }
+        if (option == ARGS_HELP) {
+            fputs(command->help, stdout);
+            return 0;
+        }
+        if (command->set(out, option, optarg) != 0) {
+            return args_wrong(command, "--%s %s: not understood, or out of range", command->options[index].name,
+                              optarg ? optarg : "");
+        }
+    }
+    if (argc - optind > command->most) {
+        return args_wrong(command, "unexpected argument '%s'", argv[optind + command->most]);
+    }
+    if (argc - optind < command->least) {
+        return args_wrong(command, "something is missing behind '%s'", argv[argc - 1]);
+    }
+    return optind;
 }

@@ -2,9 +2,6 @@
 /* Owns the command line of `weir demo` and its help text; must not run anything. */
 #include "tools/demo_options.h"
 
-#include <getopt.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "tools/args.h"
@@ -50,22 +47,6 @@ const char *demo_mode_name(enum weir_mode mode)
     return mode == WEIR_STRICT ? "strict" : mode == WEIR_LOCAL ? "local" : "hybrid";
 }
 
-static const char more[] = "weir demo --help tells more\n";
-
-static int wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-static int wrong(const char *format, ...)
-{
-    va_list args;
-    fputs("weir demo: ", stderr);
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    putc('\n', stderr);
-    fputs(more, stderr);
-    return -1;
-}
-
 enum demo_option {
     OPT_LIMIT = 256,
     OPT_BURST,
@@ -77,8 +58,7 @@ enum demo_option {
     OPT_KILL_AT,
     OPT_RESTART_AT,
     OPT_STOP_AT,
-    OPT_JSON,
-    OPT_HELP
+    OPT_JSON
 };
 
 static const struct option options[] = {
@@ -93,8 +73,7 @@ static const struct option options[] = {
     {"restart-at", required_argument, NULL, OPT_RESTART_AT},
     {"stop-at", required_argument, NULL, OPT_STOP_AT},
     {"json", no_argument, NULL, OPT_JSON},
-    {"help", no_argument, NULL, OPT_HELP},
-    {NULL, 0, NULL, 0},
+    ARGS_OPTIONS_END,
 };
 
 static int set_mode(struct demo_options *out, const char *text)
@@ -119,12 +98,19 @@ static int set_processes(struct demo_options *out, const char *text)
     return 0;
 }
 
+struct line {
+    struct demo_options *out;
+    struct args_limit limit;
+};
+
 /* What does not depend on another option. */
-static int set(struct demo_options *out, struct args_limit *limit, int option, const char *text)
+static int set(void *arg, int option, const char *text)
 {
+    struct line *line = arg;
+    struct demo_options *out = line->out;
     struct fleet_options *fleet = &out->fleet;
     switch (option) {
-    case OPT_LIMIT: return args_limit(text, limit);
+    case OPT_LIMIT: return args_limit(text, &line->limit);
     case OPT_BURST: return args_count(text, 1, WEIR_BURST_MAX, &fleet->burst);
     case OPT_MODE: return set_mode(out, text);
     case OPT_MAX_OVERSHOOT: return args_count(text, 0, WEIR_BURST_MAX, &fleet->max_overshoot);
@@ -137,6 +123,8 @@ static int set(struct demo_options *out, struct args_limit *limit, int option, c
     default: out->json = 1; return 0;
     }
 }
+
+static const struct args_command command = {.name = "demo", .help = help, .options = options, .set = set};
 
 static int resolve(struct demo_options *out, const struct args_limit *limit)
 {
@@ -151,45 +139,33 @@ static int resolve(struct demo_options *out, const struct args_limit *limit)
     }
     double offered = fleet->load * (double)fleet->limit / (double)fleet->per_ns * 1e9;
     if ((double)fleet->limit / (double)fleet->per_ns * 1e9 > LIMIT_MOST || offered > 4 * LIMIT_MOST) {
-        return wrong("the demo drives limits up to %.0f/s, and up to %.0f requests a second", LIMIT_MOST,
-                     4 * LIMIT_MOST);
+        return args_wrong(&command, "the demo drives limits up to %.0f/s, and up to %.0f requests a second", LIMIT_MOST,
+                          4 * LIMIT_MOST);
     }
     if (fleet->mode == WEIR_LOCAL && fleet->burst < fleet->processes) {
-        return wrong("local mode gives each process its part of the burst: --burst %llu is too small for %u processes",
-                     (unsigned long long)fleet->burst, fleet->processes);
+        return args_wrong(
+            &command, "local mode gives each process its part of the burst: --burst %llu is too small for %u processes",
+            (unsigned long long)fleet->burst, fleet->processes);
     }
     if (fleet->mode == WEIR_LOCAL &&
         (out->kill_at != UINT64_MAX || out->restart_at != UINT64_MAX || out->stop_at != UINT64_MAX)) {
-        return wrong("local mode has no Redis to kill");
+        return args_wrong(&command, "local mode has no Redis to kill");
     }
     return 0;
 }
 
 int demo_options_parse(struct demo_options *out, int argc, char **argv)
 {
-    struct args_limit limit = {.limit = 1000, .per_ns = SECOND};
+    struct line line = {.out = out, .limit = {.limit = 1000, .per_ns = SECOND}};
     *out = (struct demo_options){
         .fleet = {.processes = 3, .max_overshoot = WEIR_NONE, .load = 2.5},
         .kill_at = UINT64_MAX,
         .restart_at = UINT64_MAX,
         .stop_at = UINT64_MAX,
     };
-    int option, index = 0;
-    while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
-        if (option == '?') {
-            fputs(more, stderr); /* getopt has said what is wrong */
-            return -1;
-        }
-        if (option == OPT_HELP) {
-            fputs(help, stdout);
-            return 1;
-        }
-        if (set(out, &limit, option, optarg) != 0) {
-            return wrong("--%s %s: not understood, or out of range", options[index].name, optarg);
-        }
+    int first = args_options(&command, argc, argv, &line);
+    if (first <= 0) {
+        return first == 0 ? 1 : -1;
     }
-    if (optind < argc) {
-        return wrong("unexpected argument '%s'", argv[optind]);
-    }
-    return resolve(out, &limit);
+    return resolve(out, &line.limit);
 }

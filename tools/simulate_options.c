@@ -2,9 +2,6 @@
 /* Owns the command line of `weir simulate` and its help text; must not run anything. */
 #include "tools/simulate_options.h"
 
-#include <getopt.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "sync/wire.h"
@@ -73,8 +70,7 @@ enum simulate_option {
     OPT_SECONDS,
     OPT_SEED,
     OPT_JSON,
-    OPT_PLOT,
-    OPT_HELP
+    OPT_PLOT
 };
 
 static const struct option options[] = {
@@ -100,33 +96,8 @@ static const struct option options[] = {
     {"seed", required_argument, NULL, OPT_SEED},
     {"json", no_argument, NULL, OPT_JSON},
     {"plot", required_argument, NULL, OPT_PLOT},
-    {"help", no_argument, NULL, OPT_HELP},
-    {NULL, 0, NULL, 0},
+    ARGS_OPTIONS_END,
 };
-
-static int wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-static int wrong(const char *format, ...)
-{
-    va_list args;
-    fputs("weir simulate: ", stderr);
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fputs("\nweir simulate --help tells more\n", stderr);
-    return -1;
-}
-
-/* The place of a word in a list that ends with NULL, or -1. */
-static int place_of(const char *text, const char *const *words)
-{
-    for (int i = 0; words[i]; i++) {
-        if (strcmp(text, words[i]) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
 
 static int set_strategy(struct simulate_command *out, const char *text)
 {
@@ -175,7 +146,7 @@ static int set_outage(struct simulate_options *run, const char *text)
 {
     static const char *const words[] = {"local", "open", "closed", NULL};
     static const enum weir_on_outage values[] = {WEIR_OUTAGE_LOCAL, WEIR_OUTAGE_OPEN, WEIR_OUTAGE_CLOSED};
-    int i = place_of(text, words);
+    int i = args_word(text, words);
     if (i >= 0) {
         run->on_outage = values[i];
     }
@@ -185,7 +156,7 @@ static int set_outage(struct simulate_options *run, const char *text)
 static int set_unknown(struct simulate_options *run, const char *text)
 {
     static const char *const words[] = {"admit", "deny", NULL};
-    int i = place_of(text, words);
+    int i = args_word(text, words);
     run->unknown = i == 1 ? WEIR_UNKNOWN_DENY : WEIR_UNKNOWN_ADMIT;
     return i < 0 ? -1 : 0;
 }
@@ -205,14 +176,21 @@ static int set_time(const char *text, uint64_t *out)
     return args_time(text, out) != 0 || *out == 0 ? -1 : 0;
 }
 
-static int set(struct simulate_command *out, struct args_limit *limit, int option, const char *text)
+struct line {
+    struct simulate_command *out;
+    struct args_limit limit;
+};
+
+static int set(void *arg, int option, const char *text)
 {
+    struct line *line = arg;
+    struct simulate_command *out = line->out;
     struct simulate_options *run = &out->run;
     switch (option) {
     case OPT_NODES: return set_nodes(run, text);
     case OPT_WORKLOAD: return set_workload(run, text);
     case OPT_LOAD: return args_factor(text, 1e6, &run->load);
-    case OPT_RATE: return args_limit(text, limit);
+    case OPT_RATE: return args_limit(text, &line->limit);
     case OPT_BURST: return args_count(text, 1, WEIR_BURST_MAX, &run->burst);
     case OPT_OVERSHOOT: return args_count(text, 0, WEIR_BURST_MAX, &run->max_overshoot);
     case OPT_COST: return set_cost(run, text);
@@ -234,6 +212,8 @@ static int set(struct simulate_command *out, struct args_limit *limit, int optio
     }
 }
 
+static const struct args_command command = {.name = "simulate", .help = help, .options = options, .set = set};
+
 static int ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);
@@ -254,24 +234,23 @@ static int resolve(struct simulate_command *out, const struct args_limit *limit)
     double rate = (double)run->limit * 1e9 / (double)run->per_ns;
     double requests = run->load * rate * (double)run->run_ns / 1e9 / (0.5 * (double)(run->cost + 1));
     if (requests > REQUESTS_MOST) {
-        return wrong("that would be %.0f requests; %.0f are the most", requests, REQUESTS_MOST);
+        return args_wrong(&command, "that would be %.0f requests; %.0f are the most", requests, REQUESTS_MOST);
     }
     if (weir__wire_generation(run->limit, run->per_ns, run->burst, run->max_overshoot) == 0) {
-        return wrong("a burst that takes longer than 40 days to fill twice can't be shared");
+        return args_wrong(&command, "a burst that takes longer than 40 days to fill twice can't be shared");
     }
     if (out->plot && !ends_with(out->plot, ".svg") && !ends_with(out->plot, ".png")) {
-        return wrong("--plot %s: a name that ends with .svg or .png", out->plot);
+        return args_wrong(&command, "--plot %s: a name that ends with .svg or .png", out->plot);
     }
     if (out->plot && out->all) {
-        return wrong("--plot draws one strategy");
+        return args_wrong(&command, "--plot draws one strategy");
     }
     return 0;
 }
 
 int simulate_options_parse(struct simulate_command *out, int argc, char **argv)
 {
-    struct args_limit limit = {.limit = 1000, .per_ns = SECOND};
-    int option, index = 0;
+    struct line line = {.out = out, .limit = {.limit = 1000, .per_ns = SECOND}};
     *out = (struct simulate_command){.run = {.strategy = SIMULATE_HYBRID,
                                              .nodes = 10,
                                              .max_overshoot = WEIR_NONE,
@@ -283,21 +262,9 @@ int simulate_options_parse(struct simulate_command *out, int argc, char **argv)
                                              .stall_ns = SECOND,
                                              .run_ns = 20 * SECOND,
                                              .seed = 1}};
-    while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
-        if (option == '?') {
-            fputs("weir simulate --help tells more\n", stderr); /* getopt has said what is wrong */
-            return -1;
-        }
-        if (option == OPT_HELP) {
-            fputs(help, stdout);
-            return 1;
-        }
-        if (set(out, &limit, option, optarg) != 0) {
-            return wrong("--%s %s: not understood, or out of range", options[index].name, optarg);
-        }
+    int first = args_options(&command, argc, argv, &line);
+    if (first <= 0) {
+        return first == 0 ? 1 : -1;
     }
-    if (optind < argc) {
-        return wrong("unexpected argument '%s'", argv[optind]);
-    }
-    return resolve(out, &limit);
+    return resolve(out, &line.limit);
 }

@@ -4,6 +4,7 @@
  */
 #include <check.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tools/args.h"
 
@@ -112,14 +113,103 @@ START_TEST(limits)
 }
 END_TEST
 
+START_TEST(policies)
+{
+    struct args_policy p;
+    ck_assert_int_eq(args_policy("api=100/10s,burst=20", &p), 0);
+    ck_assert_str_eq(p.name, "api");
+    ck_assert_uint_eq(p.limit.limit, 100);
+    ck_assert_uint_eq(p.limit.per_ns, 10 * SECOND);
+    ck_assert_uint_eq(p.limit.burst, 20);
+    ck_assert_int_eq(args_policy("a b:c", &p), 0);
+    ck_assert_str_eq(p.name, "a b:c");
+    ck_assert_uint_eq(p.limit.limit, 0);
+    static const char *const wrong[] = {
+        "",        "=1/s",     "api=",        "api=1",
+        "api=0/s", "api=1/s,", "api=1/s=2/s", "0123456789012345678901234567890123456789012345678901234567890123=1/s"};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        ck_assert_msg(args_policy(wrong[i], &p) == -1, "'%s' was taken for a policy", wrong[i]);
+        ck_assert_str_eq(p.name, "a b:c");
+    }
+}
+END_TEST
+
+START_TEST(words)
+{
+    static const char *const list[] = {"local", "open", NULL};
+    ck_assert_int_eq(args_word("local", list), 0);
+    ck_assert_int_eq(args_word("open", list), 1);
+    ck_assert_int_eq(args_word("", list), -1);
+    ck_assert_int_eq(args_word("ope", list), -1);
+}
+END_TEST
+
+/* ---- the options of a command ------------------------------------------------------------------------------------ */
+
+static int set_option(void *out, int option, const char *text)
+{
+    uint64_t *given = out;
+    if (option == 'j') {
+        given[1]++;
+        return text ? -1 : 0;
+    }
+    return args_count(text, 1, 9, &given[0]);
+}
+
+static const struct option some_options[] = {
+    {"count", required_argument, NULL, 'c'},
+    {"json", no_argument, NULL, 'j'},
+    ARGS_OPTIONS_END,
+};
+
+static const struct args_command some_command = {
+    .name = "some", .help = "", .options = some_options, .set = set_option, .least = 1, .most = 2};
+
+static int parse(uint64_t given[2], char *a, char *b, char *c, char *d)
+{
+    char *argv[] = {"weir some", a, b, c, d, NULL};
+    int argc = 0;
+    while (argv[argc]) {
+        argc++;
+    }
+    given[0] = given[1] = 0;
+    optind = 0; /* from the start again */
+    opterr = 0;
+    int first = args_options(&some_command, argc, argv, given);
+    ck_assert(first <= 0 || strcmp(argv[first], "operand") == 0);
+    return first;
+}
+
+START_TEST(options)
+{
+    uint64_t given[2];
+    ck_assert_int_eq(parse(given, "operand", NULL, NULL, NULL), 1);
+    ck_assert_int_eq(parse(given, "operand", "--count", "3", "--json"), 4); /* operands go to the end */
+    ck_assert_uint_eq(given[0], 3);
+    ck_assert_uint_eq(given[1], 1);
+    ck_assert_int_eq(parse(given, "--", "operand", "--json", NULL), 2);
+    ck_assert_uint_eq(given[1], 0);
+    ck_assert_int_eq(parse(given, "--help", NULL, NULL, NULL), 0);
+    ck_assert_int_eq(parse(given, NULL, NULL, NULL, NULL), -1);
+    ck_assert_int_eq(parse(given, "--json", NULL, NULL, NULL), -1);
+    ck_assert_int_eq(parse(given, "operand", "b", "c", NULL), -1);
+    ck_assert_int_eq(parse(given, "operand", "--count", "10", NULL), -1);
+    ck_assert_int_eq(parse(given, "operand", "--count", NULL, NULL), -1);
+    ck_assert_int_eq(parse(given, "operand", "--bogus", NULL, NULL), -1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("args");
     TCase *tcase = tcase_create("args");
-    tcase_add_test(tcase, counts);
+    tcase_add_test(tcase, given);
     tcase_add_test(tcase, times);
     tcase_add_test(tcase, factors);
     tcase_add_test(tcase, limits);
+    tcase_add_test(tcase, policies);
+    tcase_add_test(tcase, words);
+    tcase_add_test(tcase, options);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
