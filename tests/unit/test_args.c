@@ -203,7 +203,7 @@ int main(void)
 {
     Suite *suite = suite_create("args");
     TCase *tcase = tcase_create("args");
-    tcase_add_test(tcase, given);
+    tcase_add_test(tcase, counts);
     tcase_add_test(tcase, times);
     tcase_add_test(tcase, factors);
     tcase_add_test(tcase, limits);
