@@ -270,12 +270,15 @@ struct weir__wire_seen_slice {
 };
 
 struct weir__wire_seen {
-    int exists;
+    int exists;   /* 0: nowhere, which counts as full */
+    int older;    /* it is in the older generation */
     double total; /* T now */
     double free;
     double reserved; /* P */
     double rates, fallbacks, demands, caps;
-    double ttl; /* s left of the generation that holds it; < 0: none */
+    double ttl;        /* s left of the generation that holds it; < 0: none */
+    double generation; /* number of the newer one */
+    double flip;       /* s until the next begins */
     uint32_t n_slices;
 };
 

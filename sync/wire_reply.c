@@ -12,7 +12,7 @@
 #define LEAN_HEAD 3u   /* ... of a short answer: an odd number, so that no other is as long */
 #define SHORT_GRANT 2u /* ... of a short record's answer */
 #define LONG_GRANT 8u
-#define SEEN 10u /* of a peek, after the head */
+#define SEEN 12u /* of a peek, after the head */
 #define SEEN_SLICE 8u
 
 /* Doubles still to be read. Reading past the end or a number that is none marks it broken. */
@@ -239,7 +239,9 @@ int weir__wire_peek_decode(const void *reply, size_t len, struct weir__wire_head
     if (!reader_init(&in, reply, len, HEAD + SEEN))
         return WEIR_E_INVAL;
     read_head(&in, head);
-    seen->exists = next_whole(&in, 1) != 0;
+    seen->exists = (int)next_whole(&in, 2);
+    seen->older = seen->exists == 2;
+    seen->exists = seen->exists != 0;
     seen->total = next(&in);
     seen->free = next(&in);
     seen->reserved = next(&in);
@@ -248,6 +250,8 @@ int weir__wire_peek_decode(const void *reply, size_t len, struct weir__wire_head
     seen->demands = next(&in) * WEIR__WIRE_US;
     seen->caps = next(&in);
     seen->ttl = next(&in) / WEIR__WIRE_US;
+    seen->generation = next(&in);
+    seen->flip = next(&in) / WEIR__WIRE_US;
     seen->n_slices = (uint32_t)next_whole(&in, 1e6);
     if (in.broken || in.left != (size_t)seen->n_slices * SEEN_SLICE)
         return WEIR_E_INVAL;

@@ -340,12 +340,15 @@ START_TEST(keys_outlive_a_flip_and_no_more_than_they_must)
 {
     set_rate(1, SECOND, 3, 1);
     spend(&alice, "k", 3);
+    double written = peek("k").generation;
     for (int i = 0; i < 8; i++) {
         now += 4;
         spend(&alice, "busy", 1);
         struct weir__wire_seen seen = peek("k");
         NEAR(seen.total, fmin(3, 4 * (i + 1)));
         ck_assert_int_eq(seen.exists, i < 5); /* a second flip came at 22 s */
+        ck_assert_int_eq(seen.older, seen.exists && seen.generation == written + 1);
+        ck_assert(seen.flip > 0 && seen.flip <= 10);
     }
     for (const char *which = "ab"; *which != 0; which++) {
         long long ttl = script_client_pttl(&client, &target, *which);

@@ -703,18 +703,20 @@ START_TEST(peek_replies)
 {
     struct weir__wire_seen seen;
     struct weir__wire_seen_slice slice;
-    double values[HEAD + 10 + 16] = {0};
+    double values[HEAD + 12 + 16] = {0};
     uint8_t bytes[sizeof values];
-    const double rest[] = {1, 40, 30, 10,   5, 6, 7,   8, 12500000, 2, 0, 1e5, 10,
-                           5, 9,  6,  7e-6, 0, 0, 9e5, 1, 0,        0, 0, 0,   1};
+    const double rest[] = {1,  40, 30, 10, 5,    6, 7, 8,   12500000, 7, 2.5e6, 2, 0, 1e5,
+                           10, 5,  9,  6,  7e-6, 0, 0, 9e5, 1,        0, 0,     0, 0, 1};
     memcpy(values, some_head, sizeof some_head);
     memcpy(values + HEAD, rest, sizeof rest);
     pack(bytes, values, sizeof values / 8);
-    memcpy(bytes + (HEAD + 10) * 8, "nodename", 8);
+    memcpy(bytes + (HEAD + 12) * 8, "nodename", 8);
     ck_assert_int_eq(weir__wire_peek_decode(bytes, sizeof bytes, &head, &seen, &slice, 1), 0);
     ck_assert_int_eq(seen.exists, 1);
     ck_assert_double_eq(seen.reserved, 10);
     ck_assert_double_eq(seen.ttl, 12.5);
+    ck_assert_double_eq(seen.generation, 7);
+    ck_assert_double_eq(seen.flip, 2.5);
     ck_assert_uint_eq(seen.n_slices, 2);
     ck_assert_mem_eq(slice.node, "nodename", 8);
     ck_assert_double_eq(slice.reserved, 10);
