@@ -298,7 +298,7 @@ static int begin_tls(struct weir__adapter *adapter)
     if (adapter->guard_signals) {
         block_sigpipe(&guard);
     }
-    adapter->session = weir__tls_attach(adapter->tls, adapter->context, &reason);
+    adapter->session = weir__tls_attach(adapter->tls, adapter->host, adapter->context, &reason);
     if (adapter->guard_signals) {
         restore_sigpipe(&guard, adapter->session == NULL);
     }
@@ -405,6 +405,7 @@ int weir__adapter_open(struct weir__adapter *adapter, uv_loop_t *loop, const str
     adapter->events = events;
     adapter->arg = arg;
     adapter->tls = target->tls;
+    adapter->host = target->host;
     adapter->guard_signals = !target->signals_blocked;
     limit_replies(adapter);
     uv_unref((uv_handle_t *)&adapter->poll);

@@ -35,6 +35,7 @@ struct weir__adapter_target {
     uint16_t port;
     int signals_blocked;         /* see weir__link_config */
     const struct weir__tls *tls; /* NULL: none */
+    const char *host;            /* whose certificate TLS expects; must live as long as the connection */
 };
 
 struct weir__adapter {
@@ -42,6 +43,7 @@ struct weir__adapter {
     struct redisContext *context; /* NULL: not open */
     const struct weir__adapter_events *events;
     const struct weir__tls *tls;
+    const char *host;
     void *session; /* of TLS, owned by the context */
     void *arg;
     int armed;  /* what poll watches for */

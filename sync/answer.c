@@ -124,7 +124,7 @@ static void state_lost(struct weir__reconcile *rec, struct weir__batch *batch, c
     lane->lost_at = course->lost_at = mono;
     recall(rec, lane->id);
     batch->lost++;
-    if (weir__batch_again(node, batch, head->epoch, head->last, mono, weir__link_sha(node->link, WEIR__WIRE_SYNC)))
+    if (weir__batch_again(node, batch, head->epoch, head->last, mono, weir__store_sha(node->store, WEIR__WIRE_SYNC)))
         weir__reconcile_park(rec, batch, mono + PROBE_NS);
     else
         weir__reconcile_park(rec, batch, batch->lost > LOST_AT_ONCE ? mono + WEIR__SECOND : mono);
@@ -193,7 +193,7 @@ void weir__answer_batch(void *arg, enum weir__link_kind kind, const struct redis
         weir__seam_log(rec->node->w, WEIR_LOG_ERROR, "policy %s: Redis answers what is no answer",
                        batch->lane->policy->is.name);
         failed(rec, batch, WEIR__LINK_PROTOCOL, 1);
-        weir__link_fault(rec->node->link, WEIR__LINK_PROTOCOL);
+        weir__store_fault(rec->node->store, WEIR__LINK_PROTOCOL);
         return;
     }
     switch (head.status) {

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "sync/link.h"
+#include "sync/store.h"
 
 #define NOBODY_WAITS_NS WEIR__SECOND /* for a refund or a forgotten key that Redis has not taken yet */
 
@@ -369,7 +369,7 @@ static void hook_stats(void *ctx, struct weir_stats *stats)
     stats->last_sync_ns = atomic_load_explicit(&count->last_sync_ns, memory_order_relaxed);
     stats->store_up = atomic_load_explicit(&count->store_up, memory_order_relaxed);
     if (is_open(sync))
-        stats->reconnects = weir__link_reconnects(sync->node.link);
+        stats->reconnects = weir__store_reconnects(sync->node.store);
 }
 
 void weir__sync_hooks(struct weir_sync *sync, struct weir__hooks *hooks)

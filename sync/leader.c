@@ -68,7 +68,7 @@ static int revive(struct weir__reconcile *rec, struct weir__lane *lane, const ch
 
 static int revive_all(struct weir__reconcile *rec)
 {
-    const char *sha = weir__link_sha(rec->node->link, WEIR__WIRE_SYNC);
+    const char *sha = weir__store_sha(rec->node->store, WEIR__WIRE_SYNC);
 
     for (uint32_t id = 0; id < rec->node->policy_count; id++) {
         struct weir__course *course;

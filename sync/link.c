@@ -211,6 +211,7 @@ static void open_next(struct weir__link *link)
         .port = link->uri.port,
         .signals_blocked = link->config.signals_blocked,
         .tls = link->uri.tls ? &link->tls : NULL,
+        .host = link->uri.host,
     };
     for (; link->address < link->address_count; link->address++) {
         target.address = link->addresses[link->address];
@@ -370,6 +371,7 @@ static void take_config(struct weir__link *link, const struct weir__link_config 
     link->config = *config;
     link->config.uri = NULL;
     link->config.scripts = NULL;
+    link->config.tls = NULL;
     link->config.tls_ca = link->config.tls_cert = link->config.tls_key = link->config.tls_server_name = NULL;
     link->uri = *config->uri;
     for (size_t i = 0; i < config->script_count; i++) {
@@ -389,6 +391,12 @@ static void take_config(struct weir__link *link, const struct weir__link_config 
         seed = uv_hrtime() ^ ((uint64_t)uv_os_getpid() << 32) ^ (uint64_t)(uintptr_t)link;
     }
     weir__backoff_init(&link->backoff, link->config.backoff_min_ns, link->config.backoff_max_ns, seed);
+}
+
+static int take_tls(struct weir__link *link, const struct weir__link_config *config)
+{
+    struct weir__tls_options options = {config->tls_ca, config->tls_cert, config->tls_key, config->tls_server_name};
+    return config->tls ? weir__tls_share(&link->tls, config->tls) : weir__tls_init(&link->tls, &options);
 }
 
 int weir__link_open(struct weir__link **out, struct uv_loop_s *loop, const struct weir__link_config *config)
@@ -412,9 +420,7 @@ int weir__link_open(struct weir__link **out, struct uv_loop_s *loop, const struc
     link->config.allocator = allocator;
     weir__line_init(&link->line, &allocator);
     if (config->uri->tls) {
-        struct weir__tls_options options = {config->tls_ca, config->tls_cert, config->tls_key,
-                                            config->tls_server_name ? config->tls_server_name : link->uri.host};
-        int status = weir__tls_init(&link->tls, &options);
+        int status = take_tls(link, config);
         if (status != 0) {
             weir__uri_wipe(&link->uri);
             allocator.release(allocator.arg, link, sizeof *link);

@@ -26,6 +26,7 @@
 struct uv_loop_s;
 struct redisReply;
 struct weir__link;
+struct weir__tls;
 
 /* ---- what can go wrong ------------------------------------------------------------------------------------------- */
 
@@ -103,6 +104,8 @@ struct weir__link_config {
     uint64_t seed;                           /* of the jitter; 0: from the clock and the process id */
     int signals_blocked; /* the loop's thread blocks SIGPIPE: no need to mask it around each write */
     const char *tls_ca, *tls_cert, *tls_key, *tls_server_name; /* files, NULL: defaults; used where uri->tls */
+    const struct weir__tls *tls; /* settings to share, instead of files; NULL: none */
+    int cluster;                 /* MOVED is the owner's to follow: the connection stays */
     struct weir_allocator allocator;                           /* both functions NULL: malloc and free */
     /* Lines hold no secret and no control character. NULL: none. */
     void (*log)(void *arg, enum weir_log_level level, const char *line);

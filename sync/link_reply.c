@@ -185,7 +185,7 @@ static void answer_user(struct weir__link *link, struct weir__command *command, 
         if (kind == WEIR__LINK_NOSCRIPT && cb && !command->resent && resend(link, command)) {
             return;
         }
-        if (weir__link_effect_of(kind) == WEIR__LINK_DROP) {
+        if (weir__link_effect_of(kind) == WEIR__LINK_DROP && !(kind == WEIR__LINK_MOVED && link->config.cluster)) {
             weir__link_leave(link, kind, error);
         }
     }

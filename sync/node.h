@@ -23,7 +23,7 @@
 #include "sync/wire.h"
 
 struct uv_loop_s;
-struct weir__link;
+struct weir__store;
 struct weir__persist;
 
 #define WEIR__MS UINT64_C(1000000)
@@ -46,7 +46,7 @@ struct weir__counters {
 struct weir__node {
     struct weir *w;
     struct uv_loop_s *loop;
-    struct weir__link *link;
+    struct weir__store *store;
     struct weir_allocator mem;     /* the limiter's */
     struct weir__persist *persist; /* of a shared limiter: what a successor finds; else NULL */
     const char *prefix;
@@ -60,7 +60,7 @@ struct weir__node {
     struct weir__counters count;
 };
 
-/* 0, or WEIR_E_SYS where the system has no random bytes. w, loop, prefix and the options must be set; link not yet. */
+/* 0, or WEIR_E_SYS where the system has no random bytes. w, loop, prefix and the options must be set; store not yet. */
 int weir__node_init(struct weir__node *node);
 void weir__node_deinit(struct weir__node *node);
 

@@ -494,7 +494,7 @@ static void send_batch(struct weir__reconcile *rec, struct weir__batch *batch, u
     struct weir__node *node = rec->node;
 
     batch->owner = rec;
-    if (weir__link_command(node->link, batch->bytes.data, batch->bytes.len, node->timeout_ns, weir__answer_batch,
+    if (weir__store_command(node->store, batch->bytes.data, batch->bytes.len, node->timeout_ns, weir__answer_batch,
                            batch)) {
         weir__reconcile_park(rec, batch, mono + 20 * WEIR__MS);
         return;
@@ -531,7 +531,7 @@ static void resend_parked(struct weir__reconcile *rec, uint64_t mono, uint64_t n
 void weir__reconcile_pump(struct weir__reconcile *rec)
 {
     struct weir__node *node = rec->node;
-    const char *sha = weir__link_sha(node->link, WEIR__WIRE_SYNC);
+    const char *sha = weir__store_sha(node->store, WEIR__WIRE_SYNC);
     uint64_t mono, now;
     struct weir__lane *lane;
 

@@ -10,9 +10,9 @@
 
 #include "sync/batch.h"
 #include "sync/keys.h"
-#include "sync/link.h"
 #include "sync/node.h"
 #include "sync/reconcile.h"
+#include "sync/store.h"
 
 /* How a policy goes along. */
 struct weir__course {

@@ -311,7 +311,7 @@ static void send_batch(struct weir__strict *strict, struct weir__strict_batch *b
 
     batch->sent_at = mono;
     batch->sent_now = weir_now(strict->node->w);
-    if (weir__link_command(strict->node->link, batch->bytes.data, batch->bytes.len, timeout, weir__strict_on_reply,
+    if (weir__store_command(strict->node->store, batch->bytes.data, batch->bytes.len, timeout, weir__strict_on_reply,
                            batch)) {
         weir__strict_fail_batch(strict, batch);
         weir__strict_batch_free(strict, batch);

@@ -223,7 +223,7 @@ void weir__strict_on_reply(void *arg, enum weir__link_kind kind, const struct re
     strict->weight -= batch->weight;
     if (kind != WEIR__LINK_OK || decode(batch, reply, &head)) {
         if (kind == WEIR__LINK_OK)
-            weir__link_fault(strict->node->link, WEIR__LINK_PROTOCOL);
+            weir__store_fault(strict->node->store, WEIR__LINK_PROTOCOL);
         weir__strict_score(strict, 0);
         weir__strict_fail_batch(strict, batch);
     } else if (batch->kind == WEIR__QUERY_FORGET) {

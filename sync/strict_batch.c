@@ -205,16 +205,16 @@ static struct weir__strict_batch *build_all(struct weir__strict *strict, struct 
 
 static int encode(struct weir__strict *strict, struct weir__strict_batch *batch)
 {
-    const struct weir__link *link = strict->node->link;
+    const struct weir__store *store = strict->node->store;
     struct weir__wire_key key;
 
     if (batch->kind == WEIR__QUERY_ALL)
-        return weir__wire_all_encode(&batch->bytes, &batch->all, weir__link_sha(link, WEIR__WIRE_ALL));
+        return weir__wire_all_encode(&batch->bytes, &batch->all, weir__store_sha(store, WEIR__WIRE_ALL));
     if (batch->kind == WEIR__QUERY_TAKE)
-        return weir__wire_strict_encode(&batch->bytes, &batch->wire, weir__link_sha(link, WEIR__WIRE_STRICT));
+        return weir__wire_strict_encode(&batch->bytes, &batch->wire, weir__store_sha(store, WEIR__WIRE_STRICT));
     key = (struct weir__wire_key){.key = batch->chains[0]->key, .key_len = batch->chains[0]->key_len};
     return weir__wire_forget_encode(&batch->bytes, &batch->wire.target, &key, 1,
-                                    weir__link_sha(link, WEIR__WIRE_FORGET));
+                                    weir__store_sha(store, WEIR__WIRE_FORGET));
 }
 
 struct weir__strict_batch *weir__strict_build(struct weir__strict *strict, struct weir__strict_lane *lane)

@@ -8,7 +8,7 @@
 
 #include <uv.h>
 
-#include "sync/link.h"
+#include "sync/store.h"
 #include "sync/strict.h"
 
 #define WEIR__STRICT_INDEX 2048u /* buckets of a batch's index: four times its keys */

@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "sync/link.h"
 #include "sync/persist.h"
+#include "sync/store.h"
 #include "sync/uri.h"
 
 #define HOUR_MS (3600u * 1000)
@@ -199,7 +199,7 @@ static void on_prepare(uv_prepare_t *prepare)
         return;
     weir__strict_pump(sync->strict);
     weir__reconcile_pump(sync->rec);
-    weir__link_flush(sync->node.link);
+    weir__store_flush(sync->node.store);
     refer(sync);
 }
 
@@ -292,7 +292,7 @@ static void finish(struct weir_sync *sync)
     sync->unsent = weir__reconcile_stop(sync->rec);
     sync->finished = 1;
     weir__reconcile_leave(sync->rec);
-    weir__link_close(sync->node.link, on_link_closed, sync);
+    weir__store_close(sync->node.store, on_link_closed, sync);
 }
 
 static void on_drain(uv_timer_t *timer)
@@ -422,7 +422,7 @@ static int open_link(struct weir_sync *sync, const struct weir_sync_options *o, 
         scripts[i].body = weir__wire_script_text((enum weir__wire_script)i);
         scripts[i].len = strlen(scripts[i].body);
     }
-    return weir__link_open(&sync->node.link, sync->node.loop, &config);
+    return weir__store_open(&sync->node.store, sync->node.loop, &config);
 }
 
 static void free_memory(struct weir_sync *sync)
@@ -483,7 +483,7 @@ static int open_parts(struct weir_sync *sync, const struct weir_sync_options *o,
     status = weir__seam_attach(sync->node.w, &sync->hooks);
     if (!status)
         return 0;
-    weir__link_close(sync->node.link, on_link_undone, sync);
+    weir__store_close(sync->node.store, on_link_undone, sync);
     goto end_thread;
 
 close_async:
@@ -511,7 +511,7 @@ static void start_handles(struct weir_sync *sync)
     weir__node_policies(&sync->node);
     weir__strict_start(sync->strict);
     weir__reconcile_start(sync->rec);
-    weir__link_start(sync->node.link);
+    weir__store_start(sync->node.store);
 }
 
 int weir_sync_start(struct weir_sync **out, struct weir *w, struct uv_loop_s *loop,

@@ -34,16 +34,15 @@ static int load_files(SSL_CTX *context, const struct weir__tls_options *options)
 
 int weir__tls_init(struct weir__tls *tls, const struct weir__tls_options *options)
 {
-    unsigned char address[16];
+    const char *name = options->server_name ? options->server_name : "";
     memset(tls, 0, sizeof *tls);
     if (!options->cert != !options->key) {
         return WEIR_E_INVAL;
     }
-    if (strlen(options->host) >= sizeof tls->host) {
+    if (strlen(name) >= sizeof tls->server_name) {
         return WEIR_E_RANGE;
     }
-    memcpy(tls->host, options->host, strlen(options->host) + 1);
-    tls->is_address = uv_inet_pton(AF_INET, tls->host, address) == 0 || uv_inet_pton(AF_INET6, tls->host, address) == 0;
+    memcpy(tls->server_name, name, strlen(name) + 1);
     SSL_CTX *context = SSL_CTX_new(TLS_client_method());
     if (!context) {
         ERR_clear_error();
@@ -63,22 +62,30 @@ int weir__tls_init(struct weir__tls *tls, const struct weir__tls_options *option
     return 0;
 }
 
+int weir__tls_share(struct weir__tls *tls, const struct weir__tls *from)
+{
+    *tls = *from;
+    SSL_CTX_up_ref(from->context);
+    return 0;
+}
+
 void weir__tls_deinit(struct weir__tls *tls)
 {
     SSL_CTX_free(tls->context);
     tls->context = NULL;
 }
 
-static int expect_host(SSL *session, const struct weir__tls *tls)
+static int expect_host(SSL *session, const char *host)
 {
-    if (tls->is_address) {
-        return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(session), tls->host);
+    unsigned char address[16];
+    if (uv_inet_pton(AF_INET, host, address) == 0 || uv_inet_pton(AF_INET6, host, address) == 0) {
+        return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(session), host);
     }
     SSL_set_hostflags(session, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    return SSL_set1_host(session, tls->host) && SSL_set_tlsext_host_name(session, tls->host);
+    return SSL_set1_host(session, host) && SSL_set_tlsext_host_name(session, host);
 }
 
-void *weir__tls_attach(const struct weir__tls *tls, struct redisContext *context, const char **reason)
+void *weir__tls_attach(const struct weir__tls *tls, const char *host, struct redisContext *context, const char **reason)
 {
     ERR_clear_error();
     SSL *session = SSL_new(tls->context);
@@ -86,7 +93,8 @@ void *weir__tls_attach(const struct weir__tls *tls, struct redisContext *context
         *reason = "out of memory";
         return NULL;
     }
-    if (expect_host(session, tls) && redisInitiateSSL(context, session) == REDIS_OK) {
+    if (expect_host(session, tls->server_name[0] ? tls->server_name : host) &&
+        redisInitiateSSL(context, session) == REDIS_OK) {
         return session;
     }
     *reason = weir__tls_reason(session); /* static text: it outlives the session */
@@ -129,8 +137,15 @@ void weir__tls_deinit(struct weir__tls *tls)
     (void)tls;
 }
 
-void *weir__tls_attach(const struct weir__tls *tls, struct redisContext *context, const char **reason)
+int weir__tls_share(struct weir__tls *tls, const struct weir__tls *from)
 {
+    *tls = *from;
+    return WEIR_E_NOSUP;
+}
+
+void *weir__tls_attach(const struct weir__tls *tls, const char *host, struct redisContext *context, const char **reason)
+{
+    (void)host;
     (void)tls;
     (void)context;
     *reason = "not built in";

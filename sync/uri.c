@@ -11,13 +11,26 @@
 
 #include <weir/weir.h>
 
-enum { DEFAULT_PORT = 6379, DB_MAX = 1000000 };
+enum { DEFAULT_PORT = 6379, SENTINEL_PORT = 26379, DB_MAX = 1000000 };
 
 static const struct {
     const char *scheme;
     int tls, is_unix;
+    enum weir__uri_kind kind;
 } schemes[] = {
-    {"redis://", 0, 0}, {"rediss://", 1, 0}, {"valkey://", 0, 0}, {"valkeys://", 1, 0}, {"unix://", 0, 1},
+    {"redis://", 0, 0, WEIR__URI_SERVER},
+    {"rediss://", 1, 0, WEIR__URI_SERVER},
+    {"valkey://", 0, 0, WEIR__URI_SERVER},
+    {"valkeys://", 1, 0, WEIR__URI_SERVER},
+    {"unix://", 0, 1, WEIR__URI_SERVER},
+    {"redis+cluster://", 0, 0, WEIR__URI_CLUSTER},
+    {"rediss+cluster://", 1, 0, WEIR__URI_CLUSTER},
+    {"valkey+cluster://", 0, 0, WEIR__URI_CLUSTER},
+    {"valkeys+cluster://", 1, 0, WEIR__URI_CLUSTER},
+    {"redis+sentinel://", 0, 0, WEIR__URI_SENTINEL},
+    {"rediss+sentinel://", 1, 0, WEIR__URI_SENTINEL},
+    {"valkey+sentinel://", 0, 0, WEIR__URI_SENTINEL},
+    {"valkeys+sentinel://", 1, 0, WEIR__URI_SENTINEL},
 };
 
 static int hex_digit(char c)
@@ -95,11 +108,11 @@ static int parse_login(const char *from, const char *to, struct weir__uri *out)
 }
 
 /* host[:port], [v6]:port, or nothing for localhost. */
-static int parse_host(const char *from, const char *to, struct weir__uri *out)
+static int parse_host(const char *from, const char *to, uint16_t preset, struct weir__uri_host *out)
 {
     static const char localhost[] = "localhost";
     const char *end;
-    out->port = DEFAULT_PORT;
+    out->port = preset;
     if (from < to && *from == '[') {
         from++;
         end = find(from, to, ']');
@@ -143,10 +156,55 @@ static int parse_unix(const char *from, const char *to, struct weir__uri *out)
     return decode(from, to, out->path, sizeof out->path);
 }
 
+static void take_host(struct weir__uri *out, const struct weir__uri_host *host)
+{
+    memcpy(out->host, host->host, sizeof out->host);
+    out->port = host->port;
+}
+
+/* host[:port], ... of a cluster or of Sentinels. */
+static int parse_seeds(const char *from, const char *to, uint16_t preset, struct weir__uri *out)
+{
+    for (const char *end = NULL; end != to; from = end + 1) {
+        end = find(from, to, ',');
+        end = end ? end : to;
+        if (from == end || out->seed_count == WEIR__URI_SEEDS ||
+            parse_host(from, end, preset, &out->seeds[out->seed_count]) != 0) {
+            return WEIR_E_URI;
+        }
+        out->seed_count++;
+    }
+    take_host(out, &out->seeds[0]);
+    return 0;
+}
+
+/* A cluster has database 0 alone. */
+static int parse_cluster(const char *from, const char *to, struct weir__uri *out)
+{
+    return *to == '?' || find(from, to, '/') ? WEIR_E_URI : parse_seeds(from, to, DEFAULT_PORT, out);
+}
+
+static int parse_sentinel(const char *from, const char *to, struct weir__uri *out)
+{
+    const char *slash = find(from, to, '/');
+    const char *second = slash ? find(slash + 1, to, '/') : NULL;
+    const char *end = second ? second : to;
+    if (!slash || slash + 1 == end || (second && *to == '?') ||
+        decode(slash + 1, end, out->service, sizeof out->service) != 0) {
+        return WEIR_E_URI;
+    }
+    if (second && parse_number(second + 1, to, DB_MAX, &out->db) != 0) {
+        return WEIR_E_URI;
+    }
+    return parse_seeds(from, slash, SENTINEL_PORT, out);
+}
+
 static int parse_tcp(const char *from, const char *to, struct weir__uri *out)
 {
     const char *slash = find(from, to, '/');
-    int status = parse_host(from, slash ? slash : to, out);
+    struct weir__uri_host host = {.port = 0};
+    int status = parse_host(from, slash ? slash : to, DEFAULT_PORT, &host);
+    take_host(out, &host);
     if (status == 0 && slash && slash + 1 < to) {
         if (*to == '?') {
             return WEIR_E_URI; /* two places name a database */
@@ -167,6 +225,7 @@ static int parse(const char *text, struct weir__uri *out)
         return WEIR_E_URI;
     }
     out->tls = schemes[i].tls;
+    out->kind = schemes[i].kind;
     const char *from = text + strlen(schemes[i].scheme);
     const char *to = from + strcspn(from, "?#");
     if (*to == '#' || (*to == '?' && strchr(to + 1, '#'))) {
@@ -184,10 +243,14 @@ static int parse(const char *text, struct weir__uri *out)
         status = parse_login(from, at, out);
         from = at + 1;
     }
-    if (status == 0) {
-        status = schemes[i].is_unix ? parse_unix(from, to, out) : parse_tcp(from, to, out);
+    if (status != 0) {
+        return status;
     }
-    return status;
+    switch (schemes[i].kind) {
+    case WEIR__URI_CLUSTER: return parse_cluster(from, to, out);
+    case WEIR__URI_SENTINEL: return parse_sentinel(from, to, out);
+    default: return schemes[i].is_unix ? parse_unix(from, to, out) : parse_tcp(from, to, out);
+    }
 }
 
 int weir__uri_parse(const char *text, struct weir__uri *out)

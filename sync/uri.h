@@ -5,7 +5,10 @@
  *   redis://[user[:password]@]host[:port][/db]     also valkey://; ?db=N instead of /db
  *   rediss://...                                   the same over TLS; also valkeys://
  *   unix://[user[:password]@]/path[?db=N]
+ *   redis+cluster://[user[:password]@]host[:port][,host[:port]...]              nodes of a Redis Cluster: one will do
+ *   redis+sentinel://[user[:password]@]host[:port][,host[:port]...]/service[/db]   who know where the master is
  *
+ * The last two also with rediss, valkey and valkeys. A Sentinel's port is 26379 where none is named.
  * User, password, host and path may be percent-encoded; an IPv6 host stands in brackets.
  */
 #ifndef WEIR_SYNC_URI_H
@@ -14,15 +17,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { WEIR__URI_SEEDS = 8 }; /* hosts of a cluster's or a Sentinel's URI */
+
+enum weir__uri_kind { WEIR__URI_SERVER = 0, WEIR__URI_CLUSTER, WEIR__URI_SENTINEL };
+
+struct weir__uri_host {
+    char host[256]; /* name or address without brackets */
+    uint16_t port;
+};
+
 struct weir__uri {
+    enum weir__uri_kind kind;
     int tls;
     int has_user, has_password; /* an empty one is one */
     uint16_t port;
     uint32_t db;
-    char host[256]; /* name or address without brackets; "" for a unix socket */
+    char host[256]; /* name or address without brackets, the first of the seeds; "" for a unix socket */
     char path[108]; /* of a unix socket; "" otherwise */
     char user[256];
     char password[2048]; /* room for the tokens that managed services hand out */
+    unsigned seed_count; /* 0 for a server */
+    struct weir__uri_host seeds[WEIR__URI_SEEDS];
+    char service[128]; /* what a Sentinel calls the master */
 };
 
 /* WEIR_E_URI where it does not parse or a part is too long: *out is wiped then. text NULL: redis://127.0.0.1:6379. */

@@ -68,6 +68,50 @@ START_TEST(parses)
 }
 END_TEST
 
+static const struct {
+    const char *text;
+    enum weir__uri_kind kind;
+    const char *print, *service, *password;
+    unsigned seeds, db;
+    int tls;
+} many[] = {
+    {"redis+cluster://a", WEIR__URI_CLUSTER, "a:6379", "", "", 1, 0, 0},
+    {"redis+cluster://:pw@a:1,b,[::1]:3", WEIR__URI_CLUSTER, "a:1 b:6379 [::1]:3", "", "pw", 3, 0, 0},
+    {"valkeys+cluster://u:p@1,2,3,4,5,6,7,8:8", WEIR__URI_CLUSTER,
+     "1:6379 2:6379 3:6379 4:6379 5:6379 6:6379 7:6379 8:8", "", "p", 8, 0, 1},
+    {"rediss+cluster://a", WEIR__URI_CLUSTER, "a:6379", "", "", 1, 0, 1},
+    {"valkey+cluster://a", WEIR__URI_CLUSTER, "a:6379", "", "", 1, 0, 0},
+    {"redis+sentinel://a/m", WEIR__URI_SENTINEL, "a:26379", "m", "", 1, 0, 0},
+    {"redis+sentinel://u:p@a:1,[::2],c/my%20m/3", WEIR__URI_SENTINEL, "a:1 [::2]:26379 c:26379", "my m", "p", 3, 3, 0},
+    {"rediss+sentinel://a/m?db=2", WEIR__URI_SENTINEL, "a:26379", "m", "", 1, 2, 1},
+    {"valkey+sentinel://a/m", WEIR__URI_SENTINEL, "a:26379", "m", "", 1, 0, 0},
+    {"valkeys+sentinel://a/m", WEIR__URI_SENTINEL, "a:26379", "m", "", 1, 0, 1},
+};
+
+START_TEST(parses_many_hosts)
+{
+    struct weir__uri uri, seed;
+    char text[256] = "";
+    ck_assert_msg(weir__uri_parse(many[_i].text, &uri) == 0, "%s", many[_i].text);
+    ck_assert_int_eq(uri.kind, many[_i].kind);
+    ck_assert_uint_eq(uri.seed_count, many[_i].seeds);
+    for (unsigned i = 0; i < uri.seed_count; i++) {
+        seed = uri;
+        memcpy(seed.host, uri.seeds[i].host, sizeof seed.host);
+        seed.port = uri.seeds[i].port;
+        strcat(text, i > 0 ? " " : "");
+        weir__uri_print(&seed, text + strlen(text), sizeof text - strlen(text));
+    }
+    ck_assert_str_eq(text, many[_i].print);
+    ck_assert_str_eq(uri.host, uri.seeds[0].host);
+    ck_assert_uint_eq(uri.port, uri.seeds[0].port);
+    ck_assert_str_eq(uri.service, many[_i].service);
+    ck_assert_str_eq(uri.password, many[_i].password);
+    ck_assert_uint_eq(uri.db, many[_i].db);
+    ck_assert_int_eq(uri.tls, many[_i].tls);
+}
+END_TEST
+
 static const char *const bad[] = {
     "",
     "redis",
@@ -77,6 +121,25 @@ static const char *const bad[] = {
     "127.0.0.1",
     "http://h",
     "redis+sentinel://h",
+    "redis+sentinel://h/",
+    "redis+sentinel://h//0",
+    "redis+sentinel:///m",
+    "redis+sentinel://h,/m",
+    "redis+sentinel://h/m/x",
+    "redis+sentinel://h/m/",
+    "redis+sentinel://h/m/0?db=1",
+    "redis+sentinel://h/m%00",
+    "redis+sentinel://1,2,3,4,5,6,7,8,9/m",
+    "redis+cluster://",
+    "redis+cluster://h/0",
+    "redis+cluster://h?db=0",
+    "redis+cluster://h,",
+    "redis+cluster://,h",
+    "redis+cluster://h,,i",
+    "redis+cluster://h:0",
+    "redis+cluster://1,2,3,4,5,6,7,8,9",
+    "unix+cluster:///tmp/x",
+    "redis+other://h",
     "redis://h:0",
     "redis://h:65536",
     "redis://h:-1",
@@ -231,6 +294,7 @@ int main(void)
     Suite *suite = suite_create("uri");
     TCase *tcase = tcase_create("uri");
     tcase_add_loop_test(tcase, parses, 0, (int)(sizeof good / sizeof good[0]));
+    tcase_add_loop_test(tcase, parses_many_hosts, 0, (int)(sizeof many / sizeof many[0]));
     tcase_add_loop_test(tcase, refuses, 0, (int)(sizeof bad / sizeof bad[0]));
     tcase_add_test(tcase, null_is_the_local_default);
     tcase_add_test(tcase, parts_have_a_length);
