@@ -149,6 +149,7 @@ void weir__seam_detach(struct weir *w)
 static int finish(const struct weir__ask *ask, int verdict, struct weir_result *result)
 {
     result->policy = ask->policy;
+    result->limiter = ask->w;
     if (verdict == WEIR_DENY && weir__load_relaxed(&ask->p->shadow)) {
         result->flags |= WEIR_SHADOW;
         verdict = WEIR_ALLOW;

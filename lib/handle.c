@@ -107,8 +107,10 @@ WEIR__INLINE int take_well(struct weir_key *key, int64_t cost, uint64_t now, str
         verdict = weir__decide_take(ask->p, key->e, x, id, now, cost, result);
     if (WEIR__UNLIKELY(verdict == WEIR__REKEYED))
         return weir__take_memory(ask, now, cost, result);
-    if (result)
+    if (result) {
         result->policy = ask->policy;
+        result->limiter = ask->w;
+    }
     weir__stats_count(ask->w, ask->policy, verdict);
     return verdict;
 }

@@ -67,6 +67,8 @@ struct weir__policy_state {
     _Atomic double fall_burst;        /* tokens; 0: never told, or no sync: the whole bucket */
     uint64_t limit, per_ns, version;  /* under policy_lock */
     uint64_t max_overshoot;           /* tokens, resolved; under policy_lock */
+    _Atomic uint64_t fills_in;        /* ns from empty to full, rounded up, or WEIR_NEVER */
+    _Atomic uint64_t per_second;      /* whole tokens that a second refills */
     _Atomic uint64_t interval;        /* hybrid: weir__seam_pace, ns; 0: never told */
     _Atomic uint64_t round_trip;
     char name[WEIR_NAME_MAX + 1];

@@ -43,6 +43,16 @@ static void tell_hooks(struct weir *w, weir_policy_id id)
     weir__hooks_leave(w);
 }
 
+static uint64_t fills_in(const struct weir_policy *policy)
+{
+    weir__u128 ns = (weir__u128)policy->burst * policy->per_ns;
+
+    if (policy->limit == 0)
+        return WEIR_NEVER;
+    ns = (ns + policy->limit - 1) / policy->limit;
+    return ns < WEIR_NEVER ? (uint64_t)ns : WEIR_NEVER;
+}
+
 /* All but the names, the slots and `current`. Takers may run: each field is right by itself. */
 static void write_settings(struct weir__policy_state *p, const struct weir_policy *policy)
 {
@@ -50,6 +60,8 @@ static void write_settings(struct weir__policy_state *p, const struct weir_polic
     p->per_ns = policy->per_ns;
     p->version = policy->version;
     p->max_overshoot = policy->max_overshoot;
+    weir__store_relaxed(&p->fills_in, fills_in(policy));
+    weir__store_relaxed(&p->per_second, (uint64_t)((weir__u128)policy->limit * 1000000000 / policy->per_ns));
     weir__store_relaxed(&p->burst, policy->burst);
     weir__store_relaxed(&p->on_outage, (uint8_t)policy->on_outage);
     weir__store_relaxed(&p->unknown, (uint8_t)policy->unknown);

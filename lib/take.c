@@ -47,6 +47,7 @@ static int finish(const struct weir__ask *ask, int verdict, struct weir_result *
 
     if (result) {
         result->policy = ask->policy;
+        result->limiter = ask->w;
         result->flags |= shadowed ? WEIR_SHADOW : 0;
     }
     return shadowed ? WEIR_ALLOW : verdict;

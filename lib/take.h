@@ -55,8 +55,10 @@ WEIR__INLINE int weir__take_fast(const struct weir__ask *ask, uint64_t now, int6
         if (verdict == WEIR__REKEYED)
             verdict = weir__decide_take(ask->p, e, x, ask->id, now, cost, result);
         if (WEIR__LIKELY(verdict != WEIR__REKEYED)) {
-            if (result)
+            if (result) {
                 result->policy = ask->policy;
+                result->limiter = ask->w;
+            }
             weir__stats_count(w, ask->policy, verdict);
             return verdict;
         }

@@ -92,6 +92,7 @@ static void deal(struct weir__strict *strict, struct weir__strict_batch *batch, 
             status = WEIR_ALLOW;
         }
         fill(&query->result, head, query->policy, status, query->cost, key->total + later, entry->free + later);
+        query->result.limiter = strict->node->w;
         if (entry->op == WEIR__WIRE_GIVE) {
             query->status = 0;
             strict->pending--;
@@ -120,6 +121,7 @@ static void deal_all(struct weir__strict *strict, struct weir__strict_batch *bat
         own.numbers = member->numbers;
         request->status = verdict == WEIR_DENY && (member->denied || nobody) ? WEIR_DENY : WEIR_ALLOW;
         fill(request->result, &own, request->policy, request->status, member->cost, member->total, member->free);
+        request->result->limiter = strict->node->w;
         if (request->result->retry_after_ns > longest)
             longest = request->result->retry_after_ns;
         if (i == 0 || (request->status == WEIR_DENY && !named) ||

@@ -212,8 +212,9 @@ struct weir_result {
     uint64_t retry_after_ns; /* 0 when allowed; else until the same cost can pass, rounded up; or WEIR_NEVER */
     uint64_t reset_after_ns; /* until the bucket is full again, rounded up; WEIR_NEVER where it never refills */
     uint32_t flags;
-    weir_policy_id policy; /* the one that denied, or the one asked */
-    uint64_t reserved[2];
+    weir_policy_id policy;      /* the one that denied, or the one asked */
+    const struct weir *limiter; /* whose policy that is: for weir/http.h, while it is open */
+    uint64_t reserved[1];
 };
 
 /* Takes cost tokens for key, or none. cost 0 peeks. Returns WEIR_ALLOW, WEIR_DENY or an error.

@@ -303,8 +303,8 @@ START_TEST(results_are_filled)
     ck_assert_uint_eq(r.reset_after_ns, 1500 * MS);
     ck_assert_uint_eq(r.flags, 0);
     ck_assert_uint_eq(r.policy, id);
+    ck_assert_ptr_eq(r.limiter, w);
     ck_assert_uint_eq(r.reserved[0], 0);
-    ck_assert_uint_eq(r.reserved[1], 0);
     now = 50 * MS;
     ck_assert_int_eq(take(id, 8), WEIR_DENY);
     ck_assert_int_eq(r.remaining, 5); /* 5.5 */
