@@ -77,6 +77,32 @@ void json_numbers(struct json *j, const char *name, const double *list, size_t n
     putc(']', j->file);
 }
 
+void json_flag(struct json *j, const char *name, int flag)
+{
+    put_name(j, name);
+    fputs(flag ? "true" : "false", j->file);
+}
+
+void json_list_begin(struct json *j, const char *name)
+{
+    put_name(j, name);
+    putc('[', j->file);
+    j->outer = j->members;
+    j->items = 0;
+}
+
+void json_item(struct json *j)
+{
+    fputs(j->items++ > 0 ? "}, {" : "{", j->file);
+    j->members = 0;
+}
+
+void json_list_end(struct json *j)
+{
+    fputs(j->items > 0 ? "}]" : "]", j->file);
+    j->members = j->outer;
+}
+
 void json_close(struct json *j)
 {
     fputs("}\n", j->file);

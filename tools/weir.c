@@ -2,14 +2,17 @@
 /*
  * The `weir` command. Owns the choice of a subcommand; must not know what they do.
  *
- * Exit codes of all of them: 0 done, 1 failed, 2 wrong command line.
+ * Their exit codes: tools/exits.h.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include <weir/weir.h>
 
+#include "tools/check.h"
 #include "tools/demo.h"
+#include "tools/exits.h"
+#include "tools/inspect.h"
 #include "tools/simulate.h"
 
 static const struct {
@@ -17,7 +20,9 @@ static const struct {
     int (*main)(int argc, char **argv);
     const char *what;
 } commands[] = {
+    {"check", check_main, "one decision, made by Redis"},
     {"demo", demo_main, "processes that share one limit through a private Redis, live"},
+    {"inspect", inspect_main, "all that Redis holds of one key"},
     {"simulate", simulate_main, "nodes that share one limit, in virtual time, with any strategy"},
 };
 
@@ -34,15 +39,15 @@ int main(int argc, char **argv)
 {
     if (argc < 2) {
         usage(stderr);
-        return 2;
+        return EXIT_USAGE;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         usage(stdout);
-        return 0;
+        return EXIT_DONE;
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("weir %s\n", weir_version());
-        return 0;
+        return EXIT_DONE;
     }
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(argv[1], commands[i].name) == 0) {
@@ -53,5 +58,5 @@ int main(int argc, char **argv)
         }
     }
     fprintf(stderr, "weir: no command '%s'\nweir --help lists them\n", argv[1]);
-    return 2;
+    return EXIT_USAGE;
 }
