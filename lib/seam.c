@@ -483,6 +483,26 @@ void weir__seam_pause(struct weir *w, uint32_t slot, uint64_t now)
     weir__unlock(&w->state->walk_lock);
 }
 
+void weir__seam_strand(struct weir *w, uint32_t slot, uint64_t now)
+{
+    struct weir__hot *e = &w->hot[slot];
+    struct weir__slice *slice = &w->slice[slot];
+    uint8_t regime;
+
+    weir__workers_walk(w);
+    regime = weir__load_relaxed(&e->regime);
+    if (weir__load_relaxed(&e->reported) == 1 && (regime == WEIR__BARE || regime == WEIR__SLICED)) {
+        weir__store_relaxed(&e->noted, 1);
+        if (regime == WEIR__BARE)
+            weir__store_relaxed(&slice->low, INT64_MIN);
+        if (weir__load_relaxed(&slice->until) == 0)
+            weir__store_relaxed(&slice->until, now ? now : 1);
+        /* release: what it has in force, {0, 0}, is in its record as well, and until is told */
+        weir__store_release(&e->regime, WEIR__SLICED);
+    }
+    weir__unlock(&w->state->walk_lock);
+}
+
 void weir__seam_release(struct weir *w, uint32_t slot, int64_t unsent_spent, int64_t unsent_refunded)
 {
     struct weir__hot *e = &w->hot[slot];

@@ -126,6 +126,10 @@ void weir__seam_apply(struct weir *w, uint32_t slot, uint64_t now, const struct 
  * report stays out. */
 void weir__seam_pause(struct weir *w, uint32_t slot, uint64_t now);
 
+/* collector: nobody can answer the report: an entry without a slice, too, is answered by its outage policy from now on,
+ * until weir__seam_apply. The report stays out. */
+void weir__seam_strand(struct weir *w, uint32_t slot, uint64_t now);
+
 /* collector: whole tokens spent that no report has carried yet, those of entries whose report is out included. */
 uint64_t weir__seam_unsent(struct weir *w);
 

@@ -53,6 +53,7 @@ struct weir__batch {
     uint64_t retry_at;    /* parked until then */
     unsigned tries, lost; /* lost: resent so often because Redis lost its state */
     int flying;
+    int stranded; /* nobody has answered for so long that its keys are in an outage of their own */
 };
 
 /* Appends a report. */

@@ -148,6 +148,8 @@ static int accept_report(struct weir__reconcile *rec, const struct weir__report 
     rec->keys.out_spent += kept->carried;
     kept->carried = 0;
     course->used_at = kept->reported_at;
+    if (course->lanes[kept->shard].batch && course->lanes[kept->shard].batch->stranded)
+        weir__seam_strand(rec->node->w, kept->slot, report->now);
     weir__lane_queue(&course->lanes[kept->shard], out);
     weir__reconcile_ready(rec, &course->lanes[kept->shard]);
     return 1;
@@ -379,7 +381,7 @@ static int is_working(const struct weir__reconcile *rec)
 /* Where nothing else will be answered soon, somebody is asked: what has no slice is good only while Redis answers. */
 static void look_alive(struct weir__reconcile *rec, uint64_t mono)
 {
-    struct weir__lane *stalest = NULL;
+    struct weir__lane *chosen = NULL;
 
     if (is_working(rec))
         return;
@@ -390,13 +392,14 @@ static void look_alive(struct weir__reconcile *rec, uint64_t mono)
         for (uint32_t i = 0; rec->courses[id].lanes && is_hybrid(rec, id) && i < rec->node->shards; i++) {
             struct weir__lane *lane = &rec->courses[id].lanes[i];
 
-            if (!lane->batch && (!stalest || lane->answered_at < stalest->answered_at))
-                stalest = lane;
+            /* the stalest; where some don't answer, the one that answered last: its server is there */
+            if (!lane->batch && (!chosen || (lane->answered_at < chosen->answered_at) == !rec->parked))
+                chosen = lane;
         }
-    if (!stalest)
+    if (!chosen)
         return;
-    stalest->presence = 1;
-    weir__reconcile_ready(rec, stalest);
+    chosen->presence = 1;
+    weir__reconcile_ready(rec, chosen);
 }
 
 /* What Redis said of keys is forgotten once they are full again. */
@@ -514,6 +517,20 @@ static int has_room(const struct weir__reconcile *rec)
     return rec->flying < rec->node->window * rec->node->batch_max;
 }
 
+/* A shard that does not answer while others do (its master is away, its keys are on their way to another one) is an
+ * outage of its keys: those without a slice go on no longer than those with one. */
+static void strand(struct weir__reconcile *rec, struct weir__batch *batch, uint64_t now)
+{
+    const struct weir__lane *lane = batch->lane;
+
+    batch->stranded = 1;
+    for (uint32_t i = 0; i < batch->wire.count; i++)
+        if (batch->outs[i])
+            weir__seam_strand(rec->node->w, batch->outs[i]->kept->slot, now);
+    for (const struct weir__out *out = lane->first; out; out = out->next)
+        weir__seam_strand(rec->node->w, out->kept->slot, now);
+}
+
 static void resend_parked(struct weir__reconcile *rec, uint64_t mono, uint64_t now)
 {
     struct weir__batch *list = rec->parked, *batch;
@@ -521,6 +538,8 @@ static void resend_parked(struct weir__reconcile *rec, uint64_t mono, uint64_t n
     rec->parked = NULL;
     while ((batch = list)) {
         list = batch->next;
+        if (!batch->stranded && weir__slice_until(&rec->base, batch->made_now) < now)
+            strand(rec, batch, now);
         if (batch->retry_at > mono || !has_room(rec))
             weir__reconcile_park(rec, batch, batch->retry_at);
         else
