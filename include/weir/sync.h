@@ -17,7 +17,8 @@ struct weir_sync;
 struct weir_sync_options {
     size_t size;
     const char *uri;      /* redis://[user[:password]@]host[:port][/db], rediss:// (TLS), valkey://, valkeys://,
-                                     unix:///path/to/socket[?db=N]; NULL: redis://127.0.0.1:6379 */
+                                     unix:///path/to/socket[?db=N]; NULL: redis://127.0.0.1:6379
+                                     redis+cluster://host[:port][,host[:port]...]: nodes of a Redis Cluster */
     const char *prefix;   /* of every key in Redis; NULL: "weir" */
     const char *username; /* override the URI's */
     const char *password;

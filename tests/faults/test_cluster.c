@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Limits in a real Redis Cluster: keys find their masters, slots that move are followed, masters that die are mourned
+ * for as long as nobody takes their place. Nothing is lost, nothing told twice.
+ */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "integration/script_client.h"
+#include "support/cluster.h"
+#include "support/node.h"
+#include "sync/cluster.h"
+
+static struct cluster cluster;
+static struct node a;
+
+static void open_masters(void)
+{
+    cluster_open(&cluster, 0);
+}
+
+static void open_with_replica(void)
+{
+    cluster_open(&cluster, 1);
+}
+
+/* The cluster serves all tests of a case: each finds it empty. */
+static void flush(void)
+{
+    for (int i = 0; i < CLUSTER_MASTERS; i++) {
+        ck_assert_str_eq(redis_server_do(cluster.servers[i], "FLUSHALL", NULL), "OK");
+    }
+}
+
+static void close_cluster(void)
+{
+    cluster_close(&cluster);
+}
+
+static struct weir_policy slow_policy(uint64_t burst)
+{
+    return node_policy(burst / 10 + 1, NODE_DAY, burst);
+}
+
+static struct weir__wire_target target_of(const char *key)
+{
+    struct weir__wire_target target = {.prefix = "weir", .policy = "p", .shards = 64};
+    target.shard = weir__wire_shard(key, strlen(key), 64);
+    return target;
+}
+
+static unsigned slot_of(const char *key)
+{
+    struct weir__wire_target target = target_of(key);
+    char name[WEIR__WIRE_NAME];
+    int len = weir__wire_name(&target, 'a', name);
+    return weir__wire_slot(name, (size_t)len);
+}
+
+/* Tokens of a key as this server knows them; -1e300: it has none. */
+static double total_at(int server, const char *key)
+{
+    struct weir__wire_target target = target_of(key);
+    struct weir__wire_seen_slice slices[16];
+    struct weir__wire_seen seen;
+    struct script_client client;
+    struct weir__wire_head head;
+    script_client_open(&client, cluster.servers[server]);
+    ck_assert_int_eq(script_client_peek(&client, &target, key, 0, &head, &seen, slices, 16), 0);
+    script_client_close(&client);
+    return seen.exists ? seen.total : -1e300;
+}
+
+static double total_of(const char *key)
+{
+    return total_at(cluster_owner(slot_of(key)), key);
+}
+
+/* A key whose slot is the server's; `n` makes another one of it. */
+static const char *key_of(int server, int n)
+{
+    static char keys[4][32];
+    static int turn;
+    char *key = keys[turn++ % 4];
+    for (int i = 0, found = -1; found < n; i++) {
+        snprintf(key, sizeof keys[0], "user:%d", i);
+        found += cluster_owner(slot_of(key)) == server;
+    }
+    return key;
+}
+
+static void settle(struct node *node)
+{
+    node_until(node_stats(node).store_up == 1);
+    node_until(node_flush(node) == 0 && node->status == 0);
+}
+
+static int is_degraded(struct node *node, const char *key)
+{
+    struct weir_result result;
+    ck_assert_int_ge(weir_peek(node->w, node->id, key, strlen(key), 0, &result), 0);
+    return (result.flags & WEIR_DEGRADED) != 0;
+}
+
+/* ---- keys and masters -------------------------------------------------------------------------------------------- */
+
+START_TEST(servers_agree_on_slots)
+{
+    static const char *const names[] = {"user:1", "{}user", "{user", "{{u}}", "{u}{v}", "foo{bar}", "weir:{p#7}:a"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        ck_assert_int_eq(atoi(redis_server_do(cluster.servers[0], "CLUSTER", "KEYSLOT", names[i], NULL)),
+                         (int)weir__wire_slot(names[i], strlen(names[i])));
+    }
+}
+END_TEST
+
+START_TEST(hybrid_keys_find_their_masters)
+{
+    struct weir_policy policy = slow_policy(1000);
+    int on[CLUSTER_MASTERS] = {0};
+    char key[32];
+    node_open(&a, &policy);
+    node_start(&a, cluster.uri, NULL);
+    for (int i = 0; i < 60; i++) {
+        snprintf(key, sizeof key, "user:%d", i);
+        ck_assert_int_eq(node_wait_many(&a, key, 3), 3);
+        on[cluster_owner(slot_of(key))]++;
+    }
+    ck_assert_uint_eq(node_stats(&a).sync_errors, 0);
+    ck_assert_uint_eq(node_end(&a), 0);
+    for (int i = 0; i < 60; i++) {
+        snprintf(key, sizeof key, "user:%d", i);
+        ck_assert_double_eq_tol(total_of(key), 997, 0.1);
+    }
+    for (int i = 0; i < CLUSTER_MASTERS; i++) {
+        ck_assert_int_gt(on[i], 5);
+    }
+    node_close(&a);
+}
+END_TEST
+
+/* Case 30: braces in keys and names do not lead a script to two slots. */
+START_TEST(strict_keys_of_any_kind_have_one_slot)
+{
+    static const char *const odd[] = {"a{'1':{'i32':1}}", "{}user", "{user", "{{u}}", "{u}{v}", "foo{bar}", "}{", "}"};
+    struct weir_policy policy = slow_policy(2);
+    struct weir_result result;
+    char key[32];
+    policy.mode = WEIR_STRICT;
+    node_open(&a, &policy);
+    node_start(&a, cluster.uri, NULL);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 200; i++) {
+            snprintf(key, sizeof key, "user:%d", i);
+            strcpy(key, i < 8 ? odd[i] : key);
+            ck_assert_int_eq(node_wait(&a, key, 1, &result), round < 2 ? WEIR_ALLOW : WEIR_DENY);
+            ck_assert_int_eq(result.flags & WEIR_DEGRADED, 0);
+        }
+    }
+    ck_assert_uint_eq(node_stats(&a).sync_errors, 0);
+    node_close(&a);
+}
+END_TEST
+
+START_TEST(policies_of_a_group_are_taken_together)
+{
+    struct weir_policy policy = slow_policy(5);
+    struct weir_request requests[2] = {{.key = "k", .key_len = 1, .cost = 1},
+                                       {.key = "another", .key_len = 7, .cost = 1}};
+    struct weir_result result;
+    weir_policy_id second;
+    policy.mode = WEIR_STRICT;
+    policy.group = "g";
+    node_open(&a, &policy);
+    policy.name = "q";
+    policy.limit = policy.burst = 3;
+    ck_assert_int_eq(weir_policy_add(a.w, &policy, &second), 0);
+    node_start(&a, cluster.uri, NULL);
+    requests[0].policy = a.id;
+    requests[1].policy = second;
+    for (int i = 0; i < 5; i++) {
+        ck_assert_int_eq(weir_take_all(a.w, requests, 2, &result), i < 3 ? WEIR_ALLOW : WEIR_DENY);
+        ck_assert_int_eq(result.flags & WEIR_DEGRADED, 0);
+    }
+    ck_assert_int_eq(node_wait(&a, "k", 0, &result), WEIR_ALLOW);
+    ck_assert_int_eq((int)result.remaining, 2);
+    node_close(&a);
+}
+END_TEST
+
+START_TEST(one_living_node_is_enough_to_start)
+{
+    struct weir_policy policy = slow_policy(100);
+    char uri[128];
+    snprintf(uri, sizeof uri, "redis+cluster://127.0.0.1:%d,no..host,localhost:%d", redis_server_free_port(),
+             redis_server_port(cluster.servers[2]));
+    node_open(&a, &policy);
+    node_start(&a, uri, NULL);
+    for (int i = 0; i < CLUSTER_MASTERS; i++) {
+        ck_assert_int_eq(node_wait_many(&a, key_of(i, 0), 4), 4);
+    }
+    ck_assert_uint_eq(node_end(&a), 0);
+    for (int i = 0; i < CLUSTER_MASTERS; i++) {
+        ck_assert_double_eq_tol(total_of(key_of(i, 0)), 96, 0.1);
+    }
+    node_close(&a);
+}
+END_TEST
+
+/* Case 28: the script is known on one of three masters only. */
+START_TEST(scripts_are_loaded_where_they_are_missing)
+{
+    struct weir_policy policy = slow_policy(100);
+    struct weir_result result;
+    policy.mode = WEIR_STRICT;
+    node_open(&a, &policy);
+    node_start(&a, cluster.uri, NULL);
+    redis_server_do(cluster.servers[1], "SCRIPT", "FLUSH", NULL);
+    redis_server_do(cluster.servers[2], "SCRIPT", "FLUSH", NULL);
+    for (int i = 0; i < 90; i++) {
+        ck_assert_int_eq(node_wait(&a, key_of(i % 3, 1), 1, &result), WEIR_ALLOW);
+        ck_assert_int_eq(result.flags & WEIR_DEGRADED, 0);
+    }
+    node_close(&a);
+    for (int i = 0; i < CLUSTER_MASTERS; i++) {
+        ck_assert_double_eq_tol(total_of(key_of(i, 1)), 70, 0.1);
+    }
+}
+END_TEST
+
+/* ---- slots that move --------------------------------------------------------------------------------------------- */
+
+START_TEST(a_slot_that_moved_is_followed)
+{
+    const char *key = key_of(0, 2);
+    unsigned slot = slot_of(key);
+    struct weir_policy policy = slow_policy(100);
+    struct weir_result result;
+    policy.mode = WEIR_STRICT;
+    node_open(&a, &policy);
+    node_start(&a, cluster.uri, NULL);
+    ck_assert_int_eq(node_wait_many(&a, key, 10), 10);
+    cluster_begin_move(&cluster, slot, 0, 1);
+    cluster_move_keys(&cluster, slot, 0, 1, 100);
+    cluster_end_move(&cluster, slot, 0, 1);
+    for (int i = 0; i < 10; i++) { /* MOVED: no verdict is the outage policy's */
+        ck_assert_int_eq(node_wait(&a, key, 1, &result), WEIR_ALLOW);
+        ck_assert_int_eq(result.flags & WEIR_DEGRADED, 0);
+    }
+    ck_assert_double_eq_tol(total_at(1, key), 80, 0.1);
+    node_close(&a);
+    cluster_begin_move(&cluster, slot, 1, 0);
+    cluster_move_keys(&cluster, slot, 1, 0, 100);
+    cluster_end_move(&cluster, slot, 1, 0);
+}
+END_TEST
+
+/* While its keys are on two servers, Redis says TRYAGAIN to whoever needs them all. */
+START_TEST(a_slot_on_its_way_loses_nothing)
+{
+    const char *key = key_of(1, 3);
+    unsigned slot = slot_of(key);
+    struct weir_policy policy = slow_policy(100000);
+    long allowed = 0;
+    node_open(&a, &policy);
+    node_start(&a, cluster.uri, NULL);
+    for (int i = 0; i < 1200; i++) {
+        allowed += node_take(&a, key, NULL) == WEIR_ALLOW;
+        if (i == 200) {
+            cluster_begin_move(&cluster, slot, 1, 2);
+        }
+        if (i == 400) {
+            cluster_move_keys(&cluster, slot, 1, 2, 1);
+        }
+        if (i == 800) {
+            cluster_move_keys(&cluster, slot, 1, 2, 100);
+            cluster_end_move(&cluster, slot, 1, 2);
+        }
+        usleep(1000);
+    }
+    settle(&a);
+    ck_assert_uint_gt(node_stats(&a).sync_errors, 0); /* it was noticed */
+    ck_assert_uint_eq(node_end(&a), 0);
+    ck_assert_double_eq_tol(total_at(2, key), 100000 - (double)allowed, 2);
+    node_close(&a);
+    cluster_begin_move(&cluster, slot, 2, 1);
+    cluster_move_keys(&cluster, slot, 2, 1, 100);
+    cluster_end_move(&cluster, slot, 2, 1);
+}
+END_TEST
+
+/* ---- masters that die -------------------------------------------------------------------------------------------- */
+
+/* Nobody takes its place: its keys are answered by the outage policy, the others as ever; back again, it is told. */
+START_TEST(a_dead_master_is_an_outage_of_its_keys_alone)
+{
+    const char *lost = key_of(0, 4), *fresh = key_of(0, 5), *kept = key_of(1, 4);
+    struct weir_policy policy = slow_policy(1000);
+    struct weir_result result;
+    int allowed;
+    node_open(&a, &policy);
+    node_start(&a, cluster.uri, NULL);
+    ck_assert_int_eq(node_wait_many(&a, lost, 10), 10);
+    settle(&a);
+    redis_server_kill(cluster.servers[0]);
+    for (int i = 0; i < 100; i++) { /* what is in hand, then the outage policy */
+        node_take(&a, lost, NULL);
+        node_take(&a, fresh, NULL);
+        usleep(10000);
+    }
+    ck_assert_int_eq(is_degraded(&a, lost), 1);
+    ck_assert_int_eq(is_degraded(&a, fresh), 1);
+    ck_assert_int_eq(node_take(&a, fresh, &result), WEIR_ALLOW);
+    for (int i = 0; i < 50; i++) {
+        ck_assert_int_eq(node_wait(&a, kept, 1, &result), WEIR_ALLOW);
+        ck_assert_int_eq(result.flags & WEIR_DEGRADED, 0);
+    }
+    redis_server_restart(cluster.servers[0]);
+    node_until(!is_degraded(&a, lost));
+    settle(&a);
+    ck_assert_uint_eq(node_end(&a), 0);
+    allowed = (int)node_stats(&a).allowed;
+    ck_assert_double_eq_tol(3000 - total_of(lost) - total_of(fresh) - total_of(kept), allowed, 0.5);
+    node_close(&a);
+}
+END_TEST
+
+START_TEST(a_replica_takes_over)
+{
+    const char *key = key_of(0, 0);
+    struct weir_policy policy = slow_policy(100000);
+    struct weir_result result;
+    long allowed = 0;
+    node_open(&a, &policy);
+    node_start(&a, cluster.uri, NULL);
+    ck_assert_int_eq(node_wait_many(&a, key, 100), 100);
+    settle(&a);
+    ck_assert_int_eq(atoi(redis_server_do(cluster.servers[0], "WAIT", "1", "5000", NULL)), 1);
+    redis_server_kill(cluster.servers[0]);
+    node_until(strstr(redis_server_do(cluster.servers[3], "ROLE", NULL), "master") ==
+               redis_server_do(cluster.servers[3], "ROLE", NULL));
+    allowed = (long)node_stats(&a).allowed;
+    node_until(node_wait(&a, key, 1, &result) == WEIR_ALLOW && !(result.flags & WEIR_DEGRADED));
+    for (int i = 0; i < 50; i++) {
+        ck_assert_int_eq(node_wait(&a, key, 1, &result), WEIR_ALLOW);
+    }
+    settle(&a);
+    ck_assert_uint_eq(node_end(&a), 0);
+    allowed = (long)node_stats(&a).allowed;
+    ck_assert_double_eq_tol(total_at(3, key), 100000 - (double)allowed, 0.5);
+    node_close(&a);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("cluster");
+    TCase *keys = tcase_create("keys"), *failover = tcase_create("failover");
+    tcase_add_unchecked_fixture(keys, open_masters, close_cluster);
+    tcase_add_checked_fixture(keys, flush, NULL);
+    tcase_add_test(keys, servers_agree_on_slots);
+    tcase_add_test(keys, hybrid_keys_find_their_masters);
+    tcase_add_test(keys, strict_keys_of_any_kind_have_one_slot);
+    tcase_add_test(keys, policies_of_a_group_are_taken_together);
+    tcase_add_test(keys, one_living_node_is_enough_to_start);
+    tcase_add_test(keys, scripts_are_loaded_where_they_are_missing);
+    tcase_add_test(keys, a_slot_that_moved_is_followed);
+    tcase_add_test(keys, a_slot_on_its_way_loses_nothing);
+    tcase_add_test(keys, a_dead_master_is_an_outage_of_its_keys_alone);
+    suite_add_tcase(s, keys);
+    tcase_add_unchecked_fixture(failover, open_with_replica, close_cluster);
+    tcase_add_test(failover, a_replica_takes_over);
+    suite_add_tcase(s, failover);
+    return s;
+}
+
+int main(void)
+{
+    SRunner *runner = srunner_create(suite());
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
