@@ -65,6 +65,11 @@ int weir__store_command(struct weir__store *store, const void *bytes, size_t len
     return weir__link_command(store->link, bytes, len, timeout_ns, cb, arg);
 }
 
+int weir__store_is_cluster(const struct weir__store *store)
+{
+    return store->cluster != NULL;
+}
+
 void weir__store_flush(struct weir__store *store)
 {
     if (store->cluster) {

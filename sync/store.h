@@ -30,6 +30,9 @@ const char *weir__store_sha(const struct weir__store *store, size_t i);
 int weir__store_command(struct weir__store *store, const void *bytes, size_t len, uint64_t timeout_ns, weir__link_cb cb,
                         void *arg);
 
+/* All keys of a command must be of one slot. */
+int weir__store_is_cluster(const struct weir__store *store);
+
 /* As weir__link_flush and _close; _fault from inside the callback that brought the answer. */
 void weir__store_flush(struct weir__store *store);
 void weir__store_fault(struct weir__store *store, enum weir__link_kind kind);

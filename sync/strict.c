@@ -122,59 +122,107 @@ void weir__strict_fail(struct weir__strict *strict, struct weir__query *query, i
 
 /* ---- lanes ------------------------------------------------------------------------------------------------------- */
 
-static struct weir__strict_lane *lane_of(struct weir__strict *strict, weir_policy_id id, uint32_t shard)
+static struct weir__strict_lanes *make_lanes(struct weir__node *node, weir_policy_id id)
+{
+    struct weir__strict_lanes *lanes =
+        weir__node_alloc(node, sizeof *lanes + node->shards * sizeof(struct weir__strict_lane));
+
+    if (!lanes)
+        return NULL;
+    lanes->id = id;
+    for (uint32_t i = 0; i < node->shards; i++) {
+        lanes->lanes[i].shard = i;
+        weir__wire_buf_init(&lanes->lanes[i].names, &node->mem);
+    }
+    return lanes;
+}
+
+static void free_lanes(struct weir__node *node, struct weir__strict_lanes *lanes)
+{
+    for (uint32_t i = 0; lanes && i < node->shards; i++)
+        weir__wire_buf_deinit(&lanes->lanes[i].names);
+    weir__node_free(node, lanes, sizeof *lanes + node->shards * sizeof(struct weir__strict_lane));
+}
+
+static struct weir__strict_lanes *lanes_of(struct weir__strict *strict, weir_policy_id id)
 {
     struct weir__node *node = strict->node;
 
     if (id >= strict->lane_room) {
         uint32_t room = (id / 16 + 1) * 16;
-        struct weir__strict_lane **more = weir__node_alloc(node, room * sizeof(struct weir__strict_lane *));
+        struct weir__strict_lanes **more = weir__node_alloc(node, room * sizeof(struct weir__strict_lanes *));
 
         if (!more)
             return NULL;
         if (strict->lane_room)
-            memcpy(more, strict->lanes, strict->lane_room * sizeof(struct weir__strict_lane *));
-        weir__node_free(node, strict->lanes, strict->lane_room * sizeof(struct weir__strict_lane *));
+            memcpy(more, strict->lanes, strict->lane_room * sizeof(struct weir__strict_lanes *));
+        weir__node_free(node, strict->lanes, strict->lane_room * sizeof(struct weir__strict_lanes *));
         strict->lanes = more;
         strict->lane_room = room;
     }
-    if (!strict->lanes[id]) {
-        strict->lanes[id] = weir__node_alloc(node, node->shards * sizeof(struct weir__strict_lane));
-        for (uint32_t i = 0; strict->lanes[id] && i < node->shards; i++) {
-            strict->lanes[id][i].id = id;
-            strict->lanes[id][i].shard = i;
-        }
-    }
-    return strict->lanes[id] ? &strict->lanes[id][shard] : NULL;
+    if (!strict->lanes[id])
+        strict->lanes[id] = make_lanes(node, id);
+    return strict->lanes[id];
 }
 
-static void make_ready(struct weir__strict *strict, struct weir__strict_lane *lane)
+void weir__strict_make_ready(struct weir__strict *strict, struct weir__strict_lanes *lanes,
+                             struct weir__strict_lane *lane)
 {
     if (lane->ready || !lane->first)
         return;
     lane->ready = 1;
     lane->next = NULL;
-    if (strict->last_ready)
-        strict->last_ready->next = lane;
+    if (lanes->last)
+        lanes->last->next = lane;
     else
-        strict->ready = lane;
-    strict->last_ready = lane;
+        lanes->first = lane;
+    lanes->last = lane;
+    lanes->ready_count++;
+    if (lanes->ready)
+        return;
+    lanes->ready = 1;
+    lanes->next = NULL;
+    if (strict->last_ready)
+        strict->last_ready->next = lanes;
+    else
+        strict->ready = lanes;
+    strict->last_ready = lanes;
 }
 
-static struct weir__strict_lane *next_ready(struct weir__strict *strict)
+struct weir__strict_lane *weir__strict_next_lane(struct weir__strict_lanes *lanes)
 {
-    struct weir__strict_lane *lane = strict->ready;
+    struct weir__strict_lane *lane = lanes->first;
 
     if (lane) {
-        strict->ready = lane->next;
-        if (!strict->ready)
-            strict->last_ready = NULL;
+        lanes->first = lane->next;
+        if (!lanes->first)
+            lanes->last = NULL;
+        lanes->ready_count--;
         lane->ready = 0;
     }
     return lane;
 }
 
-struct weir__query *weir__strict_pop(struct weir__strict *strict, struct weir__strict_lane *lane)
+/* The first policy goes to the end, where anything of it is left. */
+static void turn(struct weir__strict *strict)
+{
+    struct weir__strict_lanes *lanes = strict->ready;
+
+    if (lanes->first && !lanes->next)
+        return;
+    strict->ready = lanes->next;
+    if (!strict->ready)
+        strict->last_ready = NULL;
+    lanes->ready = lanes->first != NULL;
+    if (!lanes->ready)
+        return;
+    lanes->next = NULL;
+    strict->last_ready->next = lanes;
+    strict->last_ready = lanes;
+}
+
+struct weir__query *weir__strict_pop(struct weir__strict *strict, struct weir__strict_lanes *lanes,
+                                     struct weir__strict_lane *lane)
 {
     struct weir__query *query = lane->first;
 
@@ -182,9 +230,24 @@ struct weir__query *weir__strict_pop(struct weir__strict *strict, struct weir__s
     if (!lane->first)
         lane->last = NULL;
     lane->count--;
+    lanes->queued--;
     strict->queued--;
     query->next = NULL;
     return query;
+}
+
+static void append(struct weir__strict *strict, struct weir__strict_lanes *lanes, struct weir__strict_lane *lane,
+                   struct weir__query *query)
+{
+    query->next = NULL;
+    if (lane->last)
+        lane->last->next = query;
+    else
+        lane->first = query;
+    lane->last = query;
+    lane->count++;
+    lanes->queued++;
+    strict->queued++;
 }
 
 /* ---- deadlines --------------------------------------------------------------------------------------------------- */
@@ -205,14 +268,14 @@ static void arm_expiry(struct weir__strict *strict, uint64_t deadline)
 }
 
 /* Those that never left end here; who waits for one has left by himself. */
-static uint64_t expire_lane(struct weir__strict *strict, struct weir__strict_lane *lane, uint64_t now)
+static uint64_t expire_lane(struct weir__strict *strict, struct weir__strict_lanes *lanes,
+                            struct weir__strict_lane *lane, uint64_t now)
 {
-    struct weir__query *kept = NULL, **end = &kept, *query, *last = NULL;
     uint64_t next = UINT64_MAX;
-    uint32_t count = lane->count;
 
-    while (count--) {
-        query = weir__strict_pop(strict, lane);
+    for (uint32_t left = lane->count; left; left--) {
+        struct weir__query *query = weir__strict_pop(strict, lanes, lane);
+
         if (query->deadline <= now) {
             if (!atomic_load_explicit(&strict->up, memory_order_relaxed) && ++strict->failures >= FAILURES_MAX)
                 shut(strict, 1);
@@ -221,13 +284,8 @@ static uint64_t expire_lane(struct weir__strict *strict, struct weir__strict_lan
         }
         if (query->deadline < next)
             next = query->deadline;
-        *end = last = query;
-        end = &query->next;
-        lane->count++;
-        strict->queued++;
+        append(strict, lanes, lane, query);
     }
-    lane->first = kept;
-    lane->last = last;
     return next;
 }
 
@@ -236,7 +294,7 @@ static uint64_t expire_batch(struct weir__strict *strict, struct weir__strict_ba
 {
     uint64_t next = UINT64_MAX;
 
-    for (uint32_t i = 0; i < batch->wire.n_entries; i++)
+    for (uint32_t i = 0; i < batch->n_entries; i++)
         for (struct weir__query *query = batch->chains[i]; query; query = query->next) {
             if (query->wait || query->answered)
                 continue;
@@ -254,9 +312,10 @@ static void on_expiry(uv_timer_t *timer)
     uint64_t now = uv_hrtime(), next = UINT64_MAX, at;
 
     strict->expiry_at = UINT64_MAX;
-    for (struct weir__strict_lane *lane = strict->ready; lane; lane = lane->next)
-        if ((at = expire_lane(strict, lane, now)) < next)
-            next = at;
+    for (struct weir__strict_lanes *lanes = strict->ready; lanes; lanes = lanes->next)
+        for (struct weir__strict_lane *lane = lanes->first; lane; lane = lane->next)
+            if ((at = expire_lane(strict, lanes, lane, now)) < next)
+                next = at;
     for (struct weir__strict_batch *batch = strict->flying; batch; batch = batch->next)
         if ((at = expire_batch(strict, batch, now)) < next)
             next = at;
@@ -276,22 +335,15 @@ void weir__strict_ask(struct weir__strict *strict, struct weir__query *query)
 {
     struct weir__node *node = strict->node;
     struct weir__policy *policy = weir__node_policy(node, query->policy);
-    struct weir__strict_lane *lane = policy ? lane_of(strict, query->policy, query->shard) : NULL;
+    struct weir__strict_lanes *lanes = policy ? lanes_of(strict, query->policy) : NULL;
 
     strict->pending++;
-    if (!lane || strict->stopped) {
+    if (!lanes || strict->stopped) {
         weir__strict_fail(strict, query, 0);
         return;
     }
-    query->next = NULL;
-    if (lane->last)
-        lane->last->next = query;
-    else
-        lane->first = query;
-    lane->last = query;
-    lane->count++;
-    strict->queued++;
-    make_ready(strict, lane);
+    append(strict, lanes, &lanes->lanes[query->shard], query);
+    weir__strict_make_ready(strict, lanes, &lanes->lanes[query->shard]);
     arm_expiry(strict, query->deadline);
     if (node->strict_window_ns && strict->queued == 1 && !strict->window_open) {
         strict->window_open = 1;
@@ -312,7 +364,7 @@ static void send_batch(struct weir__strict *strict, struct weir__strict_batch *b
     batch->sent_at = mono;
     batch->sent_now = weir_now(strict->node->w);
     if (weir__store_command(strict->node->store, batch->bytes.data, batch->bytes.len, timeout, weir__strict_on_reply,
-                           batch)) {
+                            batch)) {
         weir__strict_fail_batch(strict, batch);
         weir__strict_batch_free(strict, batch);
         return;
@@ -324,30 +376,30 @@ static void send_batch(struct weir__strict *strict, struct weir__strict_batch *b
     strict->weight += batch->weight;
 }
 
-/* Full batches fill the window; small ones share it, so that many shards go at once. */
+/* Full batches fill the window; small ones share it. Under backlog it is four times as wide: twice as many batches of
+ * twice the size. */
 static int has_room(const struct weir__strict *strict)
 {
     const struct weir__node *node = strict->node;
     uint32_t limit = node->window * node->batch_max;
 
     if (strict->queued > 2 * (size_t)limit)
-        limit *= 2;
+        limit *= 4;
     return strict->weight < limit;
 }
 
 void weir__strict_pump(struct weir__strict *strict)
 {
-    struct weir__strict_lane *lane;
     uint64_t mono;
 
     if (!strict->ready || strict->stopped || strict->window_open ||
         !atomic_load_explicit(&strict->up, memory_order_relaxed))
         return;
     mono = uv_hrtime();
-    while (has_room(strict) && (lane = next_ready(strict))) {
-        struct weir__strict_batch *batch = weir__strict_build(strict, lane);
+    while (strict->ready && has_room(strict)) {
+        struct weir__strict_batch *batch = weir__strict_build(strict, strict->ready, mono);
 
-        make_ready(strict, lane);
+        turn(strict);
         if (batch)
             send_batch(strict, batch, mono);
     }
@@ -383,8 +435,6 @@ void weir__strict_start(struct weir__strict *strict)
 
 void weir__strict_stop(struct weir__strict *strict)
 {
-    struct weir__strict_lane *lane;
-
     strict->stopped = 1;
     atomic_store_explicit(&strict->shut, 1, memory_order_relaxed);
     atomic_store_explicit(&strict->up, 0, memory_order_relaxed);
@@ -392,12 +442,13 @@ void weir__strict_stop(struct weir__strict *strict)
         return;
     uv_timer_stop(&strict->expiry);
     uv_timer_stop(&strict->window);
-    while ((lane = next_ready(strict)))
-        while (lane->first)
-            weir__strict_fail(strict, weir__strict_pop(strict, lane), 0);
+    for (; strict->ready; turn(strict))
+        for (struct weir__strict_lane *lane; (lane = weir__strict_next_lane(strict->ready));)
+            while (lane->first)
+                weir__strict_fail(strict, weir__strict_pop(strict, strict->ready, lane), 0);
     for (struct weir__strict_batch *batch = strict->flying; batch; batch = batch->next) {
         weir__strict_fail_batch(strict, batch);
-        batch->wire.n_entries = 0;
+        batch->n_entries = 0;
     }
 }
 
@@ -408,8 +459,8 @@ static void deinit(struct weir__strict *strict)
     void *arg = strict->closed_arg;
 
     for (uint32_t id = 0; id < strict->lane_room; id++)
-        weir__node_free(node, strict->lanes[id], node->shards * sizeof(struct weir__strict_lane));
-    weir__node_free(node, strict->lanes, strict->lane_room * sizeof(struct weir__strict_lane *));
+        free_lanes(node, strict->lanes[id]);
+    weir__node_free(node, strict->lanes, strict->lane_room * sizeof(struct weir__strict_lanes *));
     weir__node_free(node, strict, sizeof *strict);
     if (closed)
         closed(arg);

@@ -10,7 +10,8 @@
 
 #include <hiredis/hiredis.h>
 
-#define TICK_NS 1000 /* of Redis' clock: a wait is rounded up to the next, and one more for where it begins */
+#define APART_NS WEIR__SECOND /* no script of several shards for so long after one that failed */
+#define TICK_NS 1000          /* of Redis' clock: a wait is rounded up to the next, and one more for where it begins */
 
 /* ns until `tokens` are earned. */
 static uint64_t time_for(const struct weir__wire_numbers *numbers, double tokens)
@@ -65,12 +66,13 @@ static void settle(struct weir__strict *strict, struct weir__query *query, int s
     weir__query_answer(node, query, 0);
 }
 
-static void deal(struct weir__strict *strict, struct weir__strict_batch *batch, const struct weir__wire_head *head,
-                 uint32_t i)
+/* Entry i of a shard; query: its first. */
+static void deal(struct weir__strict *strict, const struct weir__wire_strict *shard, const struct weir__wire_head *head,
+                 uint32_t i, struct weir__query *query)
 {
-    const struct weir__wire_strict_entry *entry = &batch->wire.entries[i];
-    const struct weir__wire_key *key = &batch->wire.keys[entry->key];
-    struct weir__query *query = batch->chains[i], *next;
+    const struct weir__wire_strict_entry *entry = &shard->entries[i];
+    const struct weir__wire_key *key = &shard->keys[entry->key];
+    struct weir__query *next;
     uint32_t left = entry->op == WEIR__WIRE_TAKE ? entry->admitted : 0;
 
     for (; query; query = next) {
@@ -142,48 +144,94 @@ static void deal_all(struct weir__strict *strict, struct weir__strict_batch *bat
     weir__query_answer(strict->node, query, 0);
 }
 
-static void answered(struct weir__strict *strict, struct weir__strict_batch *batch, const struct weir__wire_head *head)
+static void fail_chain(struct weir__strict *strict, struct weir__query *query)
 {
-    struct weir__counters *count = &strict->node->count;
-
-    weir__strict_score(strict, 1);
-    strict->alive(strict->alive_arg, batch->sent_now);
-    weir__count_add(&count->syncs, 1);
-    atomic_store_explicit(&count->last_sync_ns, weir_now(strict->node->w), memory_order_relaxed);
-    if (batch->kind == WEIR__QUERY_ALL) {
-        deal_all(strict, batch, head);
-        return;
+    for (struct weir__query *next; query; query = next) {
+        next = query->next;
+        if (query->answered) {
+            strict->pending--;
+            weir__query_free(strict->node, query);
+        } else {
+            weir__strict_fail(strict, query, 0);
+        }
     }
-    weir__node_learn(strict->node, batch->id, head);
-    for (uint32_t i = 0; i < batch->wire.n_entries; i++)
-        deal(strict, batch, head, i);
 }
 
 void weir__strict_fail_batch(struct weir__strict *strict, struct weir__strict_batch *batch)
 {
-    for (uint32_t i = 0; i < batch->wire.n_entries; i++)
-        for (struct weir__query *query = batch->chains[i], *next; query; query = next) {
-            next = query->next;
-            if (query->answered) {
-                strict->pending--;
-                weir__query_free(strict->node, query);
-            } else {
-                weir__strict_fail(strict, query, 0);
-            }
-        }
+    for (uint32_t i = 0; i < batch->n_entries; i++)
+        fail_chain(strict, batch->chains[i]);
 }
 
 /* What the answer says: 0 where it is one. */
-static int decode(struct weir__strict_batch *batch, const struct redisReply *reply, struct weir__wire_head *head)
+static int decode(struct weir__strict_batch *batch, const struct redisReply *reply)
 {
-    memset(head, 0, sizeof *head);
     if (batch->kind == WEIR__QUERY_FORGET)
         return reply->type == REDIS_REPLY_INTEGER ? 0 : WEIR_E_INVAL;
     if (reply->type != REDIS_REPLY_STRING)
         return WEIR_E_INVAL;
     if (batch->kind == WEIR__QUERY_ALL)
-        return weir__wire_all_decode(&batch->all, reply->str, reply->len, head);
-    return weir__wire_strict_decode(&batch->wire, reply->str, reply->len, head);
+        return weir__wire_all_decode(&batch->all, reply->str, reply->len, &batch->all_head);
+    return weir__wire_strict_decode_all(batch->shards, batch->n_shards, reply->str, reply->len, batch->heads);
+}
+
+static void refused(struct weir__strict *strict, const struct weir__strict_batch *batch,
+                    const struct weir__wire_head *head)
+{
+    struct weir__node *node = strict->node;
+
+    if (!weir__node_policy(node, batch->id)->mismatched)
+        weir__seam_log(node->w, WEIR_LOG_ERROR, "policy %s: %s: format %u and %u shards, not %d and %u",
+                       node->policies[batch->id]->is.name, weir_strerror(WEIR_E_MISMATCH), head->format, head->shards,
+                       WEIR__WIRE_FORMAT, node->shards);
+    node->policies[batch->id]->mismatched = 1;
+}
+
+static int all_refused(const struct weir__strict_batch *batch)
+{
+    if (batch->kind == WEIR__QUERY_ALL)
+        return batch->all_head.status != WEIR__WIRE_APPLIED;
+    for (uint32_t u = 0; u < batch->n_shards; u++)
+        if (batch->heads[u].status == WEIR__WIRE_APPLIED)
+            return 0;
+    return batch->n_shards > 0;
+}
+
+static void deal_shards(struct weir__strict *strict, struct weir__strict_batch *batch)
+{
+    for (uint32_t u = 0, i = 0; u < batch->n_shards; u++) {
+        const struct weir__wire_strict *shard = &batch->shards[u];
+        const struct weir__wire_head *head = &batch->heads[u];
+
+        if (head->status == WEIR__WIRE_APPLIED)
+            weir__node_learn(strict->node, batch->id, head);
+        else
+            refused(strict, batch, head);
+        for (uint32_t j = 0; j < shard->n_entries; j++, i++) {
+            if (head->status == WEIR__WIRE_APPLIED)
+                deal(strict, shard, head, j, batch->chains[i]);
+            else
+                fail_chain(strict, batch->chains[i]);
+        }
+    }
+}
+
+static void answered(struct weir__strict *strict, struct weir__strict_batch *batch)
+{
+    struct weir__counters *count = &strict->node->count;
+
+    weir__strict_score(strict, !all_refused(batch));
+    strict->alive(strict->alive_arg, batch->sent_now);
+    weir__count_add(&count->syncs, 1);
+    atomic_store_explicit(&count->last_sync_ns, weir_now(strict->node->w), memory_order_relaxed);
+    if (batch->kind != WEIR__QUERY_ALL) {
+        deal_shards(strict, batch);
+    } else if (all_refused(batch)) {
+        refused(strict, batch, &batch->all_head);
+        weir__strict_fail_batch(strict, batch);
+    } else {
+        deal_all(strict, batch, &batch->all_head);
+    }
 }
 
 static void forgotten(struct weir__strict *strict, struct weir__strict_batch *batch)
@@ -197,24 +245,46 @@ static void forgotten(struct weir__strict *strict, struct weir__strict_batch *ba
     weir__query_answer(strict->node, query, 0);
 }
 
-static void refused(struct weir__strict *strict, struct weir__strict_batch *batch, const struct weir__wire_head *head)
+/* Asks again for what is still wanted: none of it was executed. */
+static void ask_again(struct weir__strict *strict, struct weir__strict_batch *batch)
 {
-    struct weir__node *node = strict->node;
+    for (uint32_t i = 0; i < batch->n_entries; i++)
+        for (struct weir__query *query = batch->chains[i], *next; query; query = next) {
+            next = query->next;
+            strict->pending--;
+            if (query->answered)
+                weir__query_free(strict->node, query);
+            else
+                weir__strict_ask(strict, query);
+        }
+}
 
-    if (!weir__node_policy(node, batch->id)->mismatched)
-        weir__seam_log(node->w, WEIR_LOG_ERROR, "policy %s: %s: format %u and %u shards, not %d and %u",
-                       node->policies[batch->id]->is.name, weir_strerror(WEIR_E_MISMATCH), head->format, head->shards,
-                       WEIR__WIRE_FORMAT, node->shards);
-    node->policies[batch->id]->mismatched = 1;
-    weir__strict_score(strict, 0);
-    weir__strict_fail_batch(strict, batch);
+/* One shard's trouble must not be that of all: after a script of several that Redis would not run, or not to its end,
+ * each goes by itself for a while, and the one that fails then stays alone. A cluster says that it would not run it. */
+static int split(struct weir__strict *strict, struct weir__strict_batch *batch, enum weir__link_kind kind)
+{
+    struct weir__strict_lanes *lanes = strict->lanes[batch->id];
+
+    if (batch->kind != WEIR__QUERY_TAKE)
+        return 0;
+    if (batch->n_shards < 2) {
+        lanes->lanes[batch->shards[0].target.shard].alone = kind != WEIR__LINK_OK;
+        return 0;
+    }
+    if (kind == WEIR__LINK_OK)
+        return 0;
+    strict->apart_until = uv_hrtime() + APART_NS;
+    if (kind != WEIR__LINK_CROSSSLOT)
+        return 0;
+    strict->one_slot = 1;
+    ask_again(strict, batch);
+    return 1;
 }
 
 void weir__strict_on_reply(void *arg, enum weir__link_kind kind, const struct redisReply *reply)
 {
     struct weir__strict_batch *batch = arg;
     struct weir__strict *strict = batch->owner;
-    struct weir__wire_head head;
 
     if (batch->prev)
         batch->prev->next = batch->next;
@@ -223,17 +293,19 @@ void weir__strict_on_reply(void *arg, enum weir__link_kind kind, const struct re
     if (batch->next)
         batch->next->prev = batch->prev;
     strict->weight -= batch->weight;
-    if (kind != WEIR__LINK_OK || decode(batch, reply, &head)) {
-        if (kind == WEIR__LINK_OK)
-            weir__store_fault(strict->node->store, WEIR__LINK_PROTOCOL);
+    if (kind == WEIR__LINK_OK && decode(batch, reply)) {
+        weir__store_fault(strict->node->store, WEIR__LINK_PROTOCOL);
+        kind = WEIR__LINK_PROTOCOL;
+    }
+    if (reply && split(strict, batch, kind)) {
+        /* on their way again */
+    } else if (kind != WEIR__LINK_OK) {
         weir__strict_score(strict, 0);
         weir__strict_fail_batch(strict, batch);
     } else if (batch->kind == WEIR__QUERY_FORGET) {
         forgotten(strict, batch);
-    } else if (head.status == WEIR__WIRE_APPLIED) {
-        answered(strict, batch, &head);
     } else {
-        refused(strict, batch, &head);
+        answered(strict, batch);
     }
     weir__strict_batch_free(strict, batch);
 }

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Merging: equal costs of one key that follow each other become one entry (cost, count), the entries of a shard one
- * script. The order of a key's queries is kept; that between keys has no meaning. It must not know what the answers
- * mean.
+ * Merging: equal costs of one key that follow each other become one entry (cost, count), the entries of a shard and
+ * those of its policy's other shards one script. The order of a key's queries is kept; that between keys has no
+ * meaning. It must not know what the answers mean.
  */
 #include "sync/strict_state.h"
 
 #include <string.h>
 
+/* Only the batch itself is zeroed: what follows it is written before it is read. */
 static struct weir__strict_batch *make(struct weir__strict *strict, size_t extra)
 {
-    struct weir__strict_batch *batch = weir__node_alloc(strict->node, sizeof *batch + extra);
+    size_t size = sizeof(struct weir__strict_batch) + extra;
+    struct weir__strict_batch *batch = weir__seam_alloc(strict->node->w, size);
 
     if (!batch)
         return NULL;
-    batch->size = sizeof *batch + extra;
+    memset(batch, 0, sizeof *batch);
+    batch->size = size;
     batch->owner = strict;
     batch->weight = 1;
     weir__wire_buf_init(&batch->bytes, &strict->node->mem);
@@ -27,49 +30,88 @@ void weir__strict_batch_free(struct weir__strict *strict, struct weir__strict_ba
     weir__node_free(strict->node, batch, batch->size);
 }
 
-/* Room for what the lane holds, at most `most` keys. */
-static struct weir__strict_batch *make_strict(struct weir__strict *strict, struct weir__strict_lane *lane,
-                                              uint32_t most)
+static uint32_t least(uint32_t a, uint32_t b)
 {
-    uint32_t keys = lane->count < most ? lane->count : most;
-    uint32_t entries = lane->count < WEIR__WIRE_WAITS ? lane->count : WEIR__WIRE_WAITS;
+    return a < b ? a : b;
+}
+
+/* How many shards one script may touch: in a cluster those of a group, which are in one slot. */
+static uint32_t most_shards(const struct weir__strict *strict, const struct weir__policy *policy, uint64_t mono)
+{
+    if (((strict->one_slot || weir__store_is_cluster(strict->node->store)) && !policy->is.group) ||
+        mono < strict->apart_until)
+        return 1;
+    return WEIR__WIRE_SHARDS;
+}
+
+/* Room for what the policy's lanes hold. */
+static struct weir__strict_batch *make_strict(struct weir__strict *strict, const struct weir__strict_lanes *lanes,
+                                              uint32_t most, uint32_t shards)
+{
+    uint32_t keys = least(lanes->queued, most), entries = least(lanes->queued, WEIR__WIRE_WAITS);
     struct weir__strict_batch *batch =
-        make(strict, keys * sizeof(struct weir__wire_key) +
-                         entries * (sizeof(struct weir__wire_strict_entry) + 2 * sizeof(struct weir__query *)));
-    struct weir__policy *policy = weir__node_policy(strict->node, lane->id);
+        make(strict, entries * (2 * sizeof(struct weir__query *) + sizeof(struct weir__wire_strict_entry)) +
+                         shards * (sizeof(struct weir__wire_strict) + sizeof(struct weir__wire_head)) +
+                         keys * sizeof(struct weir__wire_key));
 
     if (!batch)
         return NULL;
     batch->kind = WEIR__QUERY_TAKE;
     batch->chains = (struct weir__query **)(batch + 1);
     batch->ends = batch->chains + entries;
-    batch->wire.entries = (struct weir__wire_strict_entry *)(batch->ends + entries);
-    batch->wire.keys = (struct weir__wire_key *)(batch->wire.entries + entries);
-    weir__node_target(strict->node, policy, lane->shard, &batch->wire.target);
-    batch->wire.numbers = policy->numbers;
-    batch->wire.nonce = weir__node_random(strict->node);
-    batch->wire.flags = policy->is.on_outage == WEIR_OUTAGE_LOCAL ? WEIR__WIRE_OUTAGE_LOCAL : 0;
+    batch->shards = (struct weir__wire_strict *)(batch->ends + entries);
+    batch->heads = (struct weir__wire_head *)(batch->shards + shards);
+    batch->shards[0].entries = (struct weir__wire_strict_entry *)(batch->heads + shards);
+    batch->shards[0].keys = (struct weir__wire_key *)(batch->shards[0].entries + entries);
     return batch;
 }
 
-/* The key's place in the batch; a new one where it has none and there is room, or -1. */
-static int64_t place_of(struct weir__strict *strict, struct weir__strict_batch *batch, const struct weir__query *query,
-                        uint32_t most)
+/* The names of a shard's keys are made once: they are half of what there is to write. */
+static void aim(struct weir__strict *strict, const struct weir__policy *policy, struct weir__strict_lane *lane,
+                struct weir__wire_target *target)
 {
-    struct weir__wire_strict *wire = &batch->wire;
+    weir__node_target(strict->node, policy, lane->shard, target);
+    if (lane->names.len || !weir__wire_names(&lane->names, target))
+        target->names = &lane->names;
+}
+
+/* Begins with another shard. */
+static struct weir__wire_strict *add_shard(struct weir__strict *strict, struct weir__strict_batch *batch,
+                                           const struct weir__policy *policy, struct weir__strict_lane *lane)
+{
+    struct weir__wire_strict *shard = &batch->shards[batch->n_shards++];
+    struct weir__wire_strict_entry *entries = batch->shards[0].entries + batch->n_entries;
+    struct weir__wire_key *keys = batch->shards[0].keys + batch->n_keys;
+
+    *shard =
+        (struct weir__wire_strict){.numbers = policy->numbers,
+                                   .nonce = weir__node_random(strict->node),
+                                   .flags = policy->is.on_outage == WEIR_OUTAGE_LOCAL ? WEIR__WIRE_OUTAGE_LOCAL : 0,
+                                   .keys = keys,
+                                   .entries = entries};
+    aim(strict, policy, lane, &shard->target);
+    return shard;
+}
+
+/* The key's place in the shard; a new one where it has none and there is room, or -1. The index is the batch's: keys of
+ * other shards are other keys. */
+static int64_t place_of(struct weir__strict *strict, struct weir__strict_batch *batch, struct weir__wire_strict *shard,
+                        const struct weir__query *query, uint32_t most)
+{
+    struct weir__wire_key *keys = batch->shards[0].keys;
     uint32_t at = (uint32_t)query->hash % WEIR__STRICT_INDEX;
 
     for (; strict->index[at]; at = (at + 1) % WEIR__STRICT_INDEX) {
-        const struct weir__wire_key *key = &wire->keys[strict->index[at] - 1];
+        const struct weir__wire_key *key = &keys[strict->index[at] - 1];
 
         if (key->key_len == query->key_len && !memcmp(key->key, query->key, key->key_len))
-            return strict->index[at] - 1;
+            return key - shard->keys;
     }
-    if (wire->n_keys == most)
+    if (batch->n_keys == most)
         return -1;
-    wire->keys[wire->n_keys] = (struct weir__wire_key){.key = query->key, .key_len = query->key_len};
-    strict->index[at] = (uint16_t)++wire->n_keys;
-    return wire->n_keys - 1;
+    keys[batch->n_keys] = (struct weir__wire_key){.key = query->key, .key_len = query->key_len};
+    strict->index[at] = (uint16_t)++batch->n_keys;
+    return shard->n_keys++;
 }
 
 static enum weir__wire_op op_of(const struct weir__query *query)
@@ -85,20 +127,22 @@ static int merges(const struct weir__wire_strict_entry *entry, const struct weir
            entry->count < UINT32_MAX;
 }
 
-/* Adds a query about the batch's key `key`. last: by key, its last entry + 1. */
-static void attach(struct weir__strict_batch *batch, struct weir__query *query, int64_t key, uint32_t *last)
+/* Adds a query about the shard's key `key`. last: that key's last entry in the batch + 1, or 0. */
+static void attach(struct weir__strict_batch *batch, struct weir__wire_strict *shard, struct weir__query *query,
+                   int64_t key, uint32_t *last)
 {
-    struct weir__wire_strict *wire = &batch->wire;
-    uint32_t entry = last[key];
+    struct weir__wire_strict_entry *entries = batch->shards[0].entries;
+    uint32_t entry = *last;
 
     query->next = NULL;
-    if (entry && merges(&wire->entries[entry - 1], query)) {
-        wire->entries[--entry].count++;
+    if (entry && merges(&entries[entry - 1], query)) {
+        entries[--entry].count++;
         batch->ends[entry]->next = query;
     } else {
-        entry = wire->n_entries++;
-        last[key] = entry + 1;
-        wire->entries[entry] =
+        entry = batch->n_entries++;
+        shard->n_entries++;
+        *last = entry + 1;
+        entries[entry] =
             (struct weir__wire_strict_entry){.key = (uint32_t)key, .op = op_of(query), .cost = query->cost, .count = 1};
         batch->chains[entry] = query;
     }
@@ -122,37 +166,76 @@ static uint32_t most_keys(const struct weir__strict *strict)
     return 2 * most < WEIR__WIRE_RECORDS ? 2 * most : WEIR__WIRE_RECORDS;
 }
 
-static struct weir__strict_batch *build_strict(struct weir__strict *strict, struct weir__strict_lane *lane)
+static int is_strict(const struct weir__query *query)
 {
-    uint32_t most = most_keys(strict);
-    uint32_t last[WEIR__WIRE_RECORDS] = {0};
-    struct weir__strict_batch *batch = make_strict(strict, lane, most);
+    return query->item.kind != WEIR__QUERY_FORGET && query->item.kind != WEIR__QUERY_ALL;
+}
+
+/* Takes from the lane what fits; it may keep some. last: by the batch's keys. Returns 0 when the batch is full. */
+static int fill_shard(struct weir__strict *strict, struct weir__strict_batch *batch, struct weir__strict_lanes *lanes,
+                      struct weir__strict_lane *lane, uint32_t most, uint32_t *last)
+{
+    struct weir__wire_strict *shard = add_shard(strict, batch, weir__node_policy(strict->node, lanes->id), lane);
     struct weir__query *query;
     int64_t key;
 
-    if (!batch) {
-        give_up(strict, weir__strict_pop(strict, lane));
-        return NULL;
-    }
-    memset(strict->index, 0, sizeof strict->index);
-    while ((query = lane->first) && query->item.kind != WEIR__QUERY_FORGET && query->item.kind != WEIR__QUERY_ALL) {
+    while ((query = lane->first) && is_strict(query)) {
         if (weir__query_abandoned(query)) {
-            weir__strict_fail(strict, weir__strict_pop(strict, lane), 0);
+            weir__strict_fail(strict, weir__strict_pop(strict, lanes, lane), 0);
             continue;
         }
-        key = batch->wire.n_entries < WEIR__WIRE_WAITS ? place_of(strict, batch, query, most) : -1;
+        key = batch->n_entries < WEIR__WIRE_WAITS ? place_of(strict, batch, shard, query, most) : -1;
         if (key < 0)
-            break;
-        attach(batch, weir__strict_pop(strict, lane), key, last);
+            return 0;
+        attach(batch, shard, weir__strict_pop(strict, lanes, lane), key,
+               &last[shard->keys - batch->shards[0].keys + key]);
     }
-    batch->weight = batch->wire.n_entries;
+    if (!shard->n_entries)
+        batch->n_shards--; /* all of them have left */
+    return 1;
+}
+
+/* May the policy's next lane join a batch? */
+static int may_join(const struct weir__strict_lanes *lanes, const struct weir__strict_batch *batch)
+{
+    const struct weir__strict_lane *lane = lanes->first;
+
+    return lane && (!lane->first || is_strict(lane->first)) && (!lane->alone || !batch->n_shards);
+}
+
+/* Whole lanes while there is room for them; the last one may be cut. */
+static struct weir__strict_batch *build_strict(struct weir__strict *strict, struct weir__strict_lanes *lanes,
+                                               uint64_t mono)
+{
+    const struct weir__policy *policy = weir__node_policy(strict->node, lanes->id);
+    uint32_t most = most_keys(strict), shards = least(lanes->ready_count, most_shards(strict, policy, mono));
+    uint32_t last[WEIR__WIRE_RECORDS];
+    struct weir__strict_batch *batch = make_strict(strict, lanes, most, shards);
+    struct weir__strict_lane *lane;
+    int more = 1;
+
+    if (!batch) {
+        lane = weir__strict_next_lane(lanes);
+        give_up(strict, weir__strict_pop(strict, lanes, lane));
+        weir__strict_make_ready(strict, lanes, lane);
+        return NULL;
+    }
+    memset(last, 0, least(lanes->queued, most) * sizeof *last);
+    memset(strict->index, 0, sizeof strict->index);
+    while (more && shards-- && may_join(lanes, batch)) {
+        lane = weir__strict_next_lane(lanes);
+        more = fill_shard(strict, batch, lanes, lane, most, last) && !lane->alone;
+        weir__strict_make_ready(strict, lanes, lane);
+    }
+    batch->weight = batch->n_entries;
     return batch;
 }
 
-static struct weir__strict_batch *build_forget(struct weir__strict *strict, struct weir__strict_lane *lane)
+static struct weir__strict_batch *build_forget(struct weir__strict *strict, struct weir__strict_lanes *lanes,
+                                               struct weir__strict_lane *lane)
 {
-    struct weir__strict_batch *batch = make(strict, sizeof(struct weir__query *));
-    struct weir__query *query = weir__strict_pop(strict, lane);
+    struct weir__strict_batch *batch = make(strict, sizeof(struct weir__query *) + sizeof(struct weir__wire_strict));
+    struct weir__query *query = weir__strict_pop(strict, lanes, lane);
 
     if (!batch) {
         give_up(strict, query);
@@ -161,15 +244,17 @@ static struct weir__strict_batch *build_forget(struct weir__strict *strict, stru
     batch->kind = WEIR__QUERY_FORGET;
     batch->chains = (struct weir__query **)(batch + 1);
     batch->chains[0] = query;
-    batch->wire.n_entries = 1;
+    batch->n_entries = 1;
     batch->deadline = query->deadline;
-    weir__node_target(strict->node, weir__node_policy(strict->node, lane->id), lane->shard, &batch->wire.target);
+    batch->shards = (struct weir__wire_strict *)(batch->chains + 1);
+    aim(strict, weir__node_policy(strict->node, lanes->id), lane, &batch->shards[0].target);
     return batch;
 }
 
-static struct weir__strict_batch *build_all(struct weir__strict *strict, struct weir__strict_lane *lane)
+static struct weir__strict_batch *build_all(struct weir__strict *strict, struct weir__strict_lanes *lanes,
+                                            struct weir__strict_lane *lane)
 {
-    struct weir__query *query = weir__strict_pop(strict, lane);
+    struct weir__query *query = weir__strict_pop(strict, lanes, lane);
     struct weir__strict_batch *batch =
         make(strict, sizeof(struct weir__query *) + query->n * sizeof(struct weir__wire_member));
     struct weir__node *node = strict->node;
@@ -181,7 +266,7 @@ static struct weir__strict_batch *build_all(struct weir__strict *strict, struct 
     batch->kind = WEIR__QUERY_ALL;
     batch->chains = (struct weir__query **)(batch + 1);
     batch->chains[0] = query;
-    batch->wire.n_entries = 1;
+    batch->n_entries = 1;
     batch->weight = query->n;
     batch->deadline = query->deadline;
     batch->all.members = (struct weir__wire_member *)(batch->chains + 1);
@@ -211,28 +296,38 @@ static int encode(struct weir__strict *strict, struct weir__strict_batch *batch)
     if (batch->kind == WEIR__QUERY_ALL)
         return weir__wire_all_encode(&batch->bytes, &batch->all, weir__store_sha(store, WEIR__WIRE_ALL));
     if (batch->kind == WEIR__QUERY_TAKE)
-        return weir__wire_strict_encode(&batch->bytes, &batch->wire, weir__store_sha(store, WEIR__WIRE_STRICT));
+        return weir__wire_strict_encode_all(&batch->bytes, batch->shards, batch->n_shards,
+                                            weir__store_sha(store, WEIR__WIRE_STRICT));
     key = (struct weir__wire_key){.key = batch->chains[0]->key, .key_len = batch->chains[0]->key_len};
-    return weir__wire_forget_encode(&batch->bytes, &batch->wire.target, &key, 1,
+    return weir__wire_forget_encode(&batch->bytes, &batch->shards[0].target, &key, 1,
                                     weir__store_sha(store, WEIR__WIRE_FORGET));
 }
 
-struct weir__strict_batch *weir__strict_build(struct weir__strict *strict, struct weir__strict_lane *lane)
+/* One that is not merged. */
+static struct weir__strict_batch *build_single(struct weir__strict *strict, struct weir__strict_lanes *lanes)
+{
+    struct weir__strict_lane *lane = weir__strict_next_lane(lanes);
+    struct weir__strict_batch *batch = lane->first->item.kind == WEIR__QUERY_FORGET ? build_forget(strict, lanes, lane)
+                                                                                    : build_all(strict, lanes, lane);
+
+    weir__strict_make_ready(strict, lanes, lane);
+    return batch;
+}
+
+struct weir__strict_batch *weir__strict_build(struct weir__strict *strict, struct weir__strict_lanes *lanes,
+                                              uint64_t mono)
 {
     struct weir__strict_batch *batch;
 
-    if (!lane->first)
+    while (lanes->first && !lanes->first->first)
+        weir__strict_next_lane(lanes); /* all of it has left meanwhile */
+    if (!lanes->first)
         return NULL;
-    if (lane->first->item.kind == WEIR__QUERY_FORGET)
-        batch = build_forget(strict, lane);
-    else if (lane->first->item.kind == WEIR__QUERY_ALL)
-        batch = build_all(strict, lane);
-    else
-        batch = build_strict(strict, lane);
+    batch = is_strict(lanes->first->first) ? build_strict(strict, lanes, mono) : build_single(strict, lanes);
     if (!batch)
         return NULL;
-    batch->id = lane->id;
-    if (batch->wire.n_entries == 0 || encode(strict, batch)) {
+    batch->id = lanes->id;
+    if (batch->n_entries == 0 || encode(strict, batch)) {
         weir__strict_fail_batch(strict, batch);
         weir__strict_batch_free(strict, batch);
         return NULL;

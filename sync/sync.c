@@ -197,6 +197,8 @@ static void on_prepare(uv_prepare_t *prepare)
 
     if (sync->finished)
         return;
+    /* what callbacks of this turn asked for need not wait for the next one, in which its wake-up is seen */
+    handle_all(sync, weir__queue_take(&sync->queue));
     weir__strict_pump(sync->strict);
     weir__reconcile_pump(sync->rec);
     weir__store_flush(sync->node.store);

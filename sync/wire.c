@@ -254,6 +254,10 @@ static int put_names(struct weir__wire_buf *out, const struct weir__wire_target 
 {
     static const char which[] = {'a', 'b', 'n'};
     char name[WEIR__WIRE_NAME];
+    if (target->names != NULL) {
+        put_bytes(out, target->names->data, target->names->len);
+        return 0;
+    }
     for (size_t i = 0; i < sizeof which; i++) {
         int len = weir__wire_name(target, which[i], name);
         if (len < 0)
@@ -261,6 +265,13 @@ static int put_names(struct weir__wire_buf *out, const struct weir__wire_target 
         put_string(out, name, (size_t)len);
     }
     return 0;
+}
+
+int weir__wire_names(struct weir__wire_buf *out, const struct weir__wire_target *target)
+{
+    size_t start = out->len;
+    int rc = put_names(out, target);
+    return finish(out, start, rc);
 }
 
 /* EVALSHA sha keys ... with `args` arguments to follow the names. */
@@ -440,27 +451,54 @@ int weir__wire_sync_encode(struct weir__wire_buf *out, const struct weir__wire_b
 
 int weir__wire_strict_encode(struct weir__wire_buf *out, const struct weir__wire_strict *batch, const char *sha)
 {
-    size_t start = out->len;
-    if (batch->n_keys > WEIR__WIRE_RECORDS || batch->n_entries > WEIR__WIRE_WAITS)
-        return WEIR_E_RANGE;
-    put_evalsha(out, sha, 3, (size_t)batch->n_keys + 1);
-    int rc = put_names(out, &batch->target);
-    double numbers[12];
-    fill_numbers(numbers, &batch->target, &batch->numbers, batch->nonce);
-    numbers[10] = batch->test_now == 0 ? 0 : round(batch->test_now * WEIR__WIRE_US);
-    numbers[11] = batch->flags;
-    for (uint32_t i = 0; i < batch->n_keys; i++)
-        put_field(out, batch->keys[i].key, batch->keys[i].key_len);
-    put_length(out, '$', sizeof numbers + (size_t)batch->n_entries * 32);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        put_double(out, numbers[i]);
-    for (uint32_t i = 0; i < batch->n_entries; i++) {
-        const struct weir__wire_strict_entry *entry = &batch->entries[i];
+    return weir__wire_strict_encode_all(out, batch, 1, sha);
+}
+
+static void put_entries(struct weir__wire_buf *out, const struct weir__wire_strict *shard)
+{
+    for (uint32_t i = 0; i < shard->n_entries; i++) {
+        const struct weir__wire_strict_entry *entry = &shard->entries[i];
         put_double(out, (double)entry->key + 1);
         put_double(out, entry->op);
         put_double(out, (double)entry->cost);
         put_double(out, entry->count);
     }
+}
+
+int weir__wire_strict_encode_all(struct weir__wire_buf *out, const struct weir__wire_strict *shards, uint32_t n,
+                                 const char *sha)
+{
+    size_t start = out->len, keys = 0, entries = 0;
+    double numbers[12];
+    int rc = 0;
+    for (uint32_t u = 0; u < n; u++) {
+        keys += shards[u].n_keys;
+        entries += shards[u].n_entries;
+    }
+    if (n == 0 || n > WEIR__WIRE_SHARDS || keys > WEIR__WIRE_RECORDS || entries > WEIR__WIRE_WAITS)
+        return WEIR_E_RANGE;
+    put_evalsha(out, sha, 3 * (size_t)n, keys + (n > 1) + 1);
+    for (uint32_t u = 0; u < n && rc == 0; u++)
+        rc = put_names(out, &shards[u].target);
+    for (uint32_t u = 0; u < n; u++)
+        for (uint32_t i = 0; i < shards[u].n_keys; i++)
+            put_field(out, shards[u].keys[i].key, shards[u].keys[i].key_len);
+    if (n > 1) {
+        put_length(out, '$', (size_t)n * 16);
+        for (uint32_t u = 0; u < n; u++) {
+            put_double(out, shards[u].n_keys);
+            put_double(out, shards[u].n_entries);
+        }
+        put_bytes(out, "\r\n", 2);
+    }
+    fill_numbers(numbers, &shards[0].target, &shards[0].numbers, shards[0].nonce);
+    numbers[10] = shards[0].test_now == 0 ? 0 : round(shards[0].test_now * WEIR__WIRE_US);
+    numbers[11] = shards[0].flags;
+    put_length(out, '$', sizeof numbers + entries * 32);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        put_double(out, numbers[i]);
+    for (uint32_t u = 0; u < n; u++)
+        put_entries(out, &shards[u]);
     put_bytes(out, "\r\n", 2);
     return finish(out, start, rc);
 }

@@ -71,12 +71,17 @@ struct weir__wire_target {
     const char *group; /* NULL: none. The policies of a group share a cluster slot, whatever the shard */
     uint32_t shard;    /* < shards */
     uint32_t shards;
+    const struct weir__wire_buf *names; /* what weir__wire_names made of the rest; NULL: it is made each time */
 };
 
 /* Name of one of the three keys of a shard; which: 'a', 'b' (generations) or 'n' (nodes).
  *   no group:  <prefix>:{<policy>#<shard>}:a       a group:  <prefix>:{<group>}<policy>#<shard>:a
  * Returns its length, or WEIR_E_SPACE where it does not fit into WEIR__WIRE_NAME. */
 int weir__wire_name(const struct weir__wire_target *target, char which, char out[WEIR__WIRE_NAME]);
+
+/* Appends the names of a shard's three keys as they travel, to be kept where many commands will need them. 0,
+ * WEIR_E_NOMEM or WEIR_E_SPACE. */
+int weir__wire_names(struct weir__wire_buf *out, const struct weir__wire_target *target);
 
 /* Redis Cluster's slot of a key name (hash tags honoured), 0 to 16383: for slot maps and tests. */
 uint32_t weir__wire_slot(const void *name, size_t len);
@@ -215,7 +220,7 @@ struct weir__wire_key {
     double free;  /* out: of it, not reserved by slices */
 };
 
-/* Entries are worked off in order. Never repeated: a strict batch is at most once. */
+/* What one shard is asked. Entries are worked off in order. Never repeated: a strict batch is at most once. */
 struct weir__wire_strict {
     struct weir__wire_target target;
     struct weir__wire_numbers numbers;
@@ -231,6 +236,15 @@ struct weir__wire_strict {
 int weir__wire_strict_encode(struct weir__wire_buf *out, const struct weir__wire_strict *batch, const char *sha);
 int weir__wire_strict_decode(struct weir__wire_strict *batch, const void *reply, size_t len,
                              struct weir__wire_head *head);
+
+/* The same for n shards of one policy in one command, each of which is answered for itself. What is not of a shard is
+ * the first one's; keys and entries are counted together. In a cluster n is 1, or the policy has a group: a script
+ * touches one slot there. */
+#define WEIR__WIRE_SHARDS 64u
+int weir__wire_strict_encode_all(struct weir__wire_buf *out, const struct weir__wire_strict *shards, uint32_t n,
+                                 const char *sha);
+int weir__wire_strict_decode_all(struct weir__wire_strict *shards, uint32_t n, const void *reply, size_t len,
+                                 struct weir__wire_head *heads);
 
 /* All or none of n takes, each of a policy of one group (or one policy); head.numbers are the first member's. */
 struct weir__wire_member {

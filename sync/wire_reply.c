@@ -197,6 +197,25 @@ int weir__wire_strict_decode(struct weir__wire_strict *batch, const void *reply,
     return in.broken ? WEIR_E_INVAL : 0;
 }
 
+int weir__wire_strict_decode_all(struct weir__wire_strict *shards, uint32_t n, const void *reply, size_t len,
+                                 struct weir__wire_head *heads)
+{
+    struct reader in;
+    if (n == 1)
+        return weir__wire_strict_decode(shards, reply, len, heads);
+    if (!reader_init(&in, reply, len, n))
+        return WEIR_E_INVAL;
+    for (uint32_t u = 0; u < n; u++) {
+        size_t part = (size_t)next_whole(&in, (double)(in.left * 8));
+        if (in.broken || part % 8 != 0 || part / 8 > in.left ||
+            weir__wire_strict_decode(&shards[u], in.at, part, &heads[u]))
+            return WEIR_E_INVAL;
+        in.at += part;
+        in.left -= part / 8;
+    }
+    return in.left == 0 ? 0 : WEIR_E_INVAL;
+}
+
 int weir__wire_all_decode(struct weir__wire_all *all, const void *reply, size_t len, struct weir__wire_head *head)
 {
     struct reader in;

@@ -89,11 +89,17 @@ int script_client_sync(struct script_client *client, const struct weir__wire_bat
 
 int script_client_strict(struct script_client *client, struct weir__wire_strict *batch, struct weir__wire_head *head)
 {
-    ck_assert_int_eq(weir__wire_strict_encode(&client->out, batch, client->sha[WEIR__WIRE_STRICT]), 0);
+    return script_client_strict_all(client, batch, 1, head);
+}
+
+int script_client_strict_all(struct script_client *client, struct weir__wire_strict *shards, uint32_t n,
+                             struct weir__wire_head *heads)
+{
+    ck_assert_int_eq(weir__wire_strict_encode_all(&client->out, shards, n, client->sha[WEIR__WIRE_STRICT]), 0);
     if (send_it(client)) {
         return 1;
     }
-    return weir__wire_strict_decode(batch, client->reply, client->reply_len, head);
+    return weir__wire_strict_decode_all(shards, n, client->reply, client->reply_len, heads);
 }
 
 int script_client_all(struct script_client *client, struct weir__wire_all *all, struct weir__wire_head *head)

@@ -30,6 +30,8 @@ void script_client_close(struct script_client *client);
 int script_client_sync(struct script_client *client, const struct weir__wire_batch *batch, struct weir__wire_head *head,
                        struct weir__wire_grant *grants);
 int script_client_strict(struct script_client *client, struct weir__wire_strict *batch, struct weir__wire_head *head);
+int script_client_strict_all(struct script_client *client, struct weir__wire_strict *shards, uint32_t n,
+                             struct weir__wire_head *heads);
 int script_client_all(struct script_client *client, struct weir__wire_all *all, struct weir__wire_head *head);
 int script_client_peek(struct script_client *client, const struct weir__wire_target *target, const char *key,
                        double test_now, struct weir__wire_head *head, struct weir__wire_seen *seen,

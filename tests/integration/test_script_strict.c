@@ -327,6 +327,49 @@ START_TEST(modes_share_one_state)
 }
 END_TEST
 
+/* Three shards in one script: of one a node holds a slice, one is as usual, one is another format's. */
+START_TEST(shards_are_answered_each_for_itself)
+{
+    struct weir__wire_key keys[] = {{.key = "k", .key_len = 1}, {.key = "l", .key_len = 1}, {.key = "m", .key_len = 1}};
+    struct weir__wire_strict_entry entries[3], twelve = {.op = WEIR__WIRE_TAKE, .cost = 12, .count = 1};
+    struct weir__wire_strict shards[3];
+    struct weir__wire_head heads[3];
+    report(&alice, "k", 0, 0, 0, 50, 6);
+    target.shard = 2;
+    target.shards = 9;
+    take("m", 1);
+    target.shards = 4;
+    for (int round = 0; round < 2; round++) {
+        for (uint32_t u = 0; u < 3; u++) {
+            entries[u] = twelve;
+            entries[u].cost -= u == 0 && round == 0 ? 1 : 0;
+            shards[u] = (struct weir__wire_strict){.target = target,
+                                                   .numbers = numbers,
+                                                   .keys = &keys[u],
+                                                   .n_keys = 1,
+                                                   .entries = &entries[u],
+                                                   .n_entries = 1,
+                                                   .test_now = now};
+            shards[u].target.shard = u;
+        }
+        ck_assert_int_eq(script_client_strict_all(&client, shards, 3, heads), 0);
+        ck_assert_int_eq(heads[0].status, WEIR__WIRE_APPLIED);
+        ck_assert_int_eq(heads[1].status, WEIR__WIRE_APPLIED);
+        ck_assert_int_eq(heads[2].status, WEIR__WIRE_MISMATCH);
+        ck_assert_uint_eq(heads[2].shards, 9);
+        ck_assert_uint_eq(entries[0].admitted, round == 0);
+        ck_assert_uint_eq(entries[1].admitted, round == 0);
+        NEAR(keys[0].total, 6); /* the slice's */
+        NEAR(keys[0].free, 0);
+        NEAR(keys[1].total, 5);
+    }
+    target.shards = 9;
+    NEAR(peek("m").total, 16);
+    target.shard = 0;
+    target.shards = 4;
+}
+END_TEST
+
 /* While nodes register again nothing is taken: what is there is not known yet. */
 START_TEST(nothing_is_taken_while_state_is_gathered)
 {
@@ -548,6 +591,7 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, slices_are_respected);
     tcase_add_test(tcase, a_dead_slice_does_not_lock_a_key);
     tcase_add_test(tcase, modes_share_one_state);
+    tcase_add_test(tcase, shards_are_answered_each_for_itself);
     tcase_add_test(tcase, nothing_is_taken_while_state_is_gathered);
     tcase_add_test(tcase, all_are_charged_or_none);
     tcase_add_test(tcase, a_key_named_twice_pays_twice);

@@ -13,6 +13,7 @@
 #include "support/liar.h"
 #include "support/node.h"
 #include "support/redis_server.h"
+#include "sync/wire.h"
 
 static struct redis_server *server;
 static struct liar *liar;
@@ -509,6 +510,116 @@ START_TEST(a_lost_answer_is_not_asked_again)
 }
 END_TEST
 
+enum { SPREAD = 40 };
+
+/* One take each of SPREAD keys, which are of many shards; returns how many Redis allowed. results: of all. */
+static int take_spread(struct node *node, struct weir_result results[SPREAD])
+{
+    struct weir_request requests[SPREAD];
+    char keys[SPREAD][8];
+    int allowed = 0;
+
+    memset(requests, 0, sizeof requests);
+    for (int i = 0; i < SPREAD; i++) {
+        requests[i].policy = node->id;
+        requests[i].key = keys[i];
+        requests[i].key_len = (size_t)snprintf(keys[i], sizeof keys[i], "k%d", i);
+        requests[i].cost = 1;
+        requests[i].result = &results[i];
+    }
+    ck_assert_int_eq(weir_take_many(node->w, requests, SPREAD, 0), 0);
+    for (int i = 0; i < SPREAD; i++)
+        allowed += requests[i].status == WEIR_ALLOW && results[i].flags == 0;
+    return allowed;
+}
+
+static unsigned long scripts_run(void)
+{
+    const char *at = strstr(redis_server_do(server, "INFO", "commandstats", NULL), "cmdstat_evalsha:calls=");
+
+    return at ? strtoul(at + sizeof "cmdstat_evalsha:calls=" - 1, NULL, 10) : 0;
+}
+
+/* What meets travels together, of however many shards. */
+START_TEST(shards_share_a_script)
+{
+    struct weir_policy policy = strict_policy(10, NODE_DAY, 10);
+    struct weir_result results[SPREAD];
+    unsigned long before;
+
+    start(&a, &policy);
+    before = scripts_run();
+    for (int round = 1; round <= 10; round++) {
+        ck_assert_int_eq(take_spread(&a, results), SPREAD);
+        for (int i = 0; i < SPREAD; i++)
+            ck_assert_int_eq(results[i].remaining, 10 - round);
+    }
+    ck_assert_int_eq(take_spread(&a, results), 0);
+    ck_assert_uint_le(scripts_run() - before, 22); /* one each, were it not for the loop's turns */
+    node_close(&a);
+}
+END_TEST
+
+/* A cluster's node under a plain address: it refuses keys of several slots, and runs nothing then. */
+START_TEST(a_cluster_gets_one_slot_a_script)
+{
+    static const char *const args[] = {"--cluster-enabled", "yes", NULL};
+    struct weir_policy policy = strict_policy(10, NODE_DAY, 10), grouped = policy;
+    struct weir_result results[SPREAD];
+
+    redis_server_close(server);
+    server = redis_server_open(&(struct redis_server_options){.tcp = 1, .args = args});
+    ck_assert_str_eq(redis_server_do(server, "CLUSTER", "ADDSLOTSRANGE", "0", "16383", NULL), "OK");
+    node_until(strstr(redis_server_do(server, "CLUSTER", "INFO", NULL), "cluster_state:ok"));
+    start(&a, &policy);
+    for (int round = 1; round <= 3; round++) {
+        ck_assert_int_eq(take_spread(&a, results), SPREAD);
+        for (int i = 0; i < SPREAD; i++)
+            ck_assert_int_eq(results[i].remaining, 10 - round);
+    }
+    ck_assert_uint_eq(node_stats(&a).degraded, 0);
+    ck_assert_ptr_nonnull(
+        strstr(redis_server_do(server, "INFO", "errorstats", NULL), "errorstat_CROSSSLOT:count=1\r\n"));
+    grouped.name = "grouped";
+    grouped.group = "g";
+    ck_assert_int_eq(weir_policy_add(a.w, &grouped, &a.id), 0);
+    ck_assert_int_eq(take_spread(&a, results), SPREAD);
+    node_close(&a);
+}
+END_TEST
+
+/* One shard holds what no script can use. The others' takes are not held up by it but once. */
+START_TEST(a_broken_shard_is_alone)
+{
+    struct weir_policy policy = strict_policy(1000, NODE_DAY, 1000);
+    struct weir_result results[SPREAD];
+    char name[32];
+    int broken = 0;
+
+    policy.on_outage = WEIR_OUTAGE_OPEN;
+    start(&a, &policy);
+    snprintf(name, sizeof name, "weir:{p#%u}:a", (unsigned)weir__wire_shard("k0", 2, 64));
+    for (int i = 0; i < SPREAD; i++) {
+        char key[8];
+
+        broken +=
+            weir__wire_shard(key, (size_t)snprintf(key, sizeof key, "k%d", i), 64) == weir__wire_shard("k0", 2, 64);
+    }
+    ck_assert_int_eq(take_spread(&a, results), SPREAD);
+    ck_assert_str_eq(redis_server_do(server, "RENAME", name, "aside", NULL), "OK");
+    redis_server_do(server, "RPUSH", name, "x", NULL);
+    ck_assert_int_lt(take_spread(&a, results), SPREAD);
+    node_until(take_spread(&a, results) == SPREAD - broken);
+    node_pause(1100);
+    for (int i = 0; i < 5; i++)
+        ck_assert_int_eq(take_spread(&a, results), SPREAD - broken);
+    ck_assert_uint_eq(results[0].flags, WEIR_DEGRADED);
+    ck_assert_str_eq(redis_server_do(server, "RENAME", "aside", name, NULL), "OK");
+    node_until(take_spread(&a, results) == SPREAD);
+    node_close(&a);
+}
+END_TEST
+
 static const char *const nonsense[] = {"+OK\r\n",          ":3\r\n",  "$3\r\nabc\r\n",
                                        "*1\r\n:1\r\n",     "$-1\r\n", "-OOM command not allowed\r\n",
                                        "-ERR whatever\r\n"};
@@ -639,6 +750,8 @@ static Suite *suite(void)
     tcase_add_test(many, threads_share_a_bucket_exactly);
     tcase_add_test(many, limiters_share_a_bucket_exactly);
     tcase_add_test(many, many_are_sent_together);
+    tcase_add_test(many, shards_share_a_script);
+    tcase_add_test(many, a_cluster_gets_one_slot_a_script);
     tcase_add_test(many, all_or_none_in_one_group);
     tcase_add_test(many, all_or_none_apart);
     tcase_add_test(many, a_hundred_at_once_lose_their_script);
@@ -648,6 +761,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(no, open_server, close_server);
     tcase_add_test(no, no_answer_is_the_outage_policys);
     tcase_add_test(no, a_lost_answer_is_not_asked_again);
+    tcase_add_test(no, a_broken_shard_is_alone);
     tcase_add_loop_test(no, nonsense_is_an_outage, 0, sizeof nonsense / sizeof nonsense[0]);
     tcase_add_test(no, closing_answers_those_who_wait);
     suite_add_tcase(s, no);
