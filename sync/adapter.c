@@ -472,3 +472,8 @@ const char *weir__adapter_string(const struct redisReply *reply, size_t *len)
     *len = reply->len;
     return reply->str;
 }
+
+const struct redisReply *weir__adapter_element(const struct redisReply *reply, size_t i)
+{
+    return reply->type == REDIS_REPLY_ARRAY && i < reply->elements ? reply->element[i] : NULL;
+}

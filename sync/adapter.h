@@ -79,5 +79,6 @@ void weir__adapter_close(struct weir__adapter *adapter, enum weir__link_kind why
 /* Replies, for who may not know hiredis. */
 const char *weir__adapter_error(const struct redisReply *reply, size_t *len);  /* NULL: not an error */
 const char *weir__adapter_string(const struct redisReply *reply, size_t *len); /* bulk or simple string; or NULL */
+const struct redisReply *weir__adapter_element(const struct redisReply *reply, size_t i); /* of an array; or NULL */
 
 #endif

@@ -14,7 +14,7 @@
 #include "sync/link.h"
 
 /* What a command is for. All but USER are the link's own. */
-enum weir__purpose { WEIR__USER, WEIR__LOGIN, WEIR__SELECT, WEIR__LOAD, WEIR__INSPECT };
+enum weir__purpose { WEIR__USER, WEIR__LOGIN, WEIR__SELECT, WEIR__LOAD, WEIR__INSPECT, WEIR__ROLE, WEIR__ASK };
 
 struct weir__command {
     struct weir__command *next;

@@ -25,6 +25,7 @@ enum {
 #define NEVER UINT64_MAX
 
 static void open_next(struct weir__link *link);
+static void resolve(struct weir__link *link);
 
 /* ---- memory, counters, log --------------------------------------------------------------------------------------- */
 
@@ -125,8 +126,13 @@ void weir__link_leave(struct weir__link *link, enum weir__link_kind why, const c
     }
 }
 
+/* Another Sentinel may know more; else later. */
 static void back_off(struct weir__link *link)
 {
+    if (weir__link_ask_next(link)) {
+        resolve(link);
+        return;
+    }
     weir__link_wait_in(link, WEIR__LINK_WAITING, weir__backoff_next(&link->backoff));
 }
 
@@ -167,6 +173,12 @@ static void on_adapter_closed(void *arg, enum weir__link_kind why, const char *t
     struct weir__link *link = arg;
     enum weir__link_state left = link->state == WEIR__LINK_LEAVING ? link->left : link->state;
     link->state = WEIR__LINK_LEAVING;
+    if (!link->closing && why == WEIR__LINK_OK) { /* a Sentinel has said all that it was asked for */
+        link->handles--;
+        weir__link_go_to_master(link);
+        resolve(link);
+        return;
+    }
     if (!link->closing) {
         /* A stall ends with a deadline that was counted when it passed. */
         if (is_fault(why) && !(why == WEIR__LINK_TIMEOUT && left == WEIR__LINK_STALLED)) {
@@ -270,7 +282,7 @@ static int is_numeric(const char *host)
     return uv_inet_pton(AF_INET, host, bytes) == 0 || uv_inet_pton(AF_INET6, bare, bytes) == 0;
 }
 
-static void begin(struct weir__link *link)
+static void resolve(struct weir__link *link)
 {
     link->address = 0;
     link->address_count = 1;
@@ -289,6 +301,14 @@ static void begin(struct weir__link *link)
     link->state = WEIR__LINK_RESOLVING; /* for as long as the resolver likes: there is nothing better to do */
     link->resolving = 1;
     link->handles++;
+}
+
+static void begin(struct weir__link *link)
+{
+    if (link->uri.kind == WEIR__URI_SENTINEL) {
+        weir__link_ask_first(link);
+    }
+    resolve(link);
 }
 
 /* ---- deadlines --------------------------------------------------------------------------------------------------- */

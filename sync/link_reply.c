@@ -24,8 +24,8 @@ static void become_up(struct weir__link *link)
     weir__link_tell(link, 1, WEIR__LINK_OK);
 }
 
-static void send_own(struct weir__link *link, enum weir__purpose purpose, unsigned script, int n,
-                     const char *const *words, const size_t *lengths)
+void weir__link_send_own(struct weir__link *link, enum weir__purpose purpose, unsigned script, int n,
+                         const char *const *words, const size_t *lengths)
 {
     struct weir__command *command = weir__line_take(&link->line);
     if (!command || weir__adapter_send_words(&link->adapter, n, words, lengths) != 0) {
@@ -46,33 +46,51 @@ static void send_loads(struct weir__link *link)
     for (unsigned i = 0; i < link->config.script_count; i++) {
         const char *words[] = {"SCRIPT", "LOAD", link->scripts[i].body};
         size_t lengths[] = {6, 4, link->scripts[i].len};
-        send_own(link, WEIR__LOAD, i, 3, words, lengths);
+        weir__link_send_own(link, WEIR__LOAD, i, 3, words, lengths);
     }
+}
+
+void weir__link_login(struct weir__link *link)
+{
+    const struct weir__uri *uri = &link->uri;
+    const char *words[] = {"AUTH", uri->user, uri->password};
+    size_t lengths[] = {4, strlen(uri->user), strlen(uri->password)};
+    if (uri->has_user) {
+        weir__link_send_own(link, WEIR__LOGIN, 0, 3, words, lengths);
+    } else if (uri->has_password) {
+        words[1] = words[2];
+        lengths[1] = lengths[2];
+        weir__link_send_own(link, WEIR__LOGIN, 0, 2, words, lengths);
+    }
+}
+
+static void greet(struct weir__link *link)
+{
+    char db[16];
+    snprintf(db, sizeof db, "%u", link->uri.db);
+    const char *select[] = {"SELECT", db}, *info[] = {"INFO", "memory"}, *role[] = {"ROLE"};
+    size_t select_len[] = {6, strlen(db)}, info_len[] = {4, 6}, role_len[] = {4};
+    weir__link_login(link);
+    if (link->uri.db != 0) {
+        weir__link_send_own(link, WEIR__SELECT, 0, 2, select, select_len);
+    }
+    if (link->uri.kind == WEIR__URI_SENTINEL) {
+        weir__link_send_own(link, WEIR__ROLE, 0, 1, role, role_len);
+    }
+    send_loads(link);
+    weir__link_send_own(link, WEIR__INSPECT, 0, 2, info, info_len);
 }
 
 /* All of the greeting leaves in one write: one round trip. */
 void weir__link_on_connected(void *arg)
 {
     struct weir__link *link = arg;
-    const struct weir__uri *uri = &link->uri;
-    char db[16];
-    snprintf(db, sizeof db, "%u", uri->db);
-    const char *login[] = {"AUTH", uri->user, uri->password}, *select[] = {"SELECT", db}, *info[] = {"INFO", "memory"};
-    size_t login_len[] = {4, strlen(uri->user), strlen(uri->password)}, select_len[] = {6, strlen(db)};
-    size_t info_len[] = {4, 6};
     weir__link_wait_in(link, WEIR__LINK_GREETING, link->config.connect_timeout_ns);
-    if (uri->has_user) {
-        send_own(link, WEIR__LOGIN, 0, 3, login, login_len);
-    } else if (uri->has_password) {
-        login[1] = login[2];
-        login_len[1] = login_len[2];
-        send_own(link, WEIR__LOGIN, 0, 2, login, login_len);
+    if (link->asking) {
+        weir__link_ask(link);
+    } else {
+        greet(link);
     }
-    if (uri->db != 0) {
-        send_own(link, WEIR__SELECT, 0, 2, select, select_len);
-    }
-    send_loads(link);
-    send_own(link, WEIR__INSPECT, 0, 2, info, info_len);
     weir__adapter_flush(&link->adapter); /* at once: its time has begun */
 }
 
@@ -121,7 +139,8 @@ static void own_failed(struct weir__link *link, const struct weir__command *comm
     default: snprintf(text, sizeof text, "%.*s", len < 100 ? (int)len : 100, error); break;
     }
     /* Not everybody may ask for the settings, and nothing depends on them. But who is not let in at all must know. */
-    if (command->purpose == WEIR__INSPECT && weir__link_effect_of(kind) == WEIR__LINK_KEEP) {
+    if ((command->purpose == WEIR__INSPECT || command->purpose == WEIR__ROLE) &&
+        weir__link_effect_of(kind) == WEIR__LINK_KEEP) {
         weir__link_say(link, WEIR_LOG_DEBUG, ": can't read its settings: %s", text);
         return;
     }
@@ -136,6 +155,10 @@ static void own_failed(struct weir__link *link, const struct weir__command *comm
 static void answer_own(struct weir__link *link, const struct weir__command *command, const struct redisReply *reply)
 {
     size_t len = 0;
+    if (command->purpose == WEIR__ASK) {
+        weir__link_told(link, reply);
+        return;
+    }
     const char *text = weir__adapter_error(reply, &len);
     if (text) {
         own_failed(link, command, text, len);
@@ -143,13 +166,15 @@ static void answer_own(struct weir__link *link, const struct weir__command *comm
         text = weir__adapter_string(reply, &len);
         if (command->purpose == WEIR__INSPECT) {
             inspect(link, text ? text : "", len);
+        } else if (command->purpose == WEIR__ROLE) {
+            weir__link_check_role(link, reply);
         } else if (command->purpose == WEIR__LOAD && text && is_sha(text, len)) {
             memcpy(link->sha[command->script], text, WEIR__LINK_SHA_LENGTH);
         } else if (command->purpose == WEIR__LOAD || !text || len != 2 || memcmp(text, "OK", 2) != 0) {
             weir__link_leave(link, WEIR__LINK_PROTOCOL, "not an answer to the greeting");
         }
     }
-    if (link->state == WEIR__LINK_GREETING && link->line.own == 0) {
+    if (link->state == WEIR__LINK_GREETING && link->line.own == 0 && !link->asking) {
         become_up(link);
     }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The inside of a link, shared by link.c (states, timers, the interface) and link_reply.c (what the server says).
+ * The inside of a link, shared by link.c (states, timers, the interface), link_reply.c (what the server says) and
+ * link_sentinel.c (which server).
  * Nobody else includes this.
  */
 #ifndef WEIR_SYNC_LINK_STATE_H
@@ -56,6 +57,10 @@ struct weir__link {
     uint64_t up_since;
     unsigned handles; /* not closed yet, and requests not called back */
     uint8_t told_up, closing, resolving, was_up, warned_eviction;
+    uint8_t asking; /* a Sentinel, where the master is */
+    uint8_t offered_login;
+    unsigned seed, seeds_left; /* which Sentinel; how many more this time */
+    struct weir__uri_host master;
     void (*close_cb)(void *arg);
     void *close_arg;
     _Atomic uint64_t errors[WEIR__LINK_KINDS];
@@ -73,6 +78,19 @@ void weir__link_leave(struct weir__link *link, enum weir__link_kind why, const c
 /* link_reply.c, for link.c: events of the adapter */
 void weir__link_on_connected(void *arg);
 void weir__link_on_reply(void *arg, const struct redisReply *reply);
+
+/* link_reply.c, for link_sentinel.c */
+void weir__link_send_own(struct weir__link *link, enum weir__purpose purpose, unsigned script, int n,
+                         const char *const *words, const size_t *lengths);
+void weir__link_login(struct weir__link *link);
+
+/* link_sentinel.c. ask_first, ask_next (0: all have been asked) and go_to_master set uri.host and uri.port. */
+void weir__link_ask_first(struct weir__link *link);
+int weir__link_ask_next(struct weir__link *link);
+void weir__link_go_to_master(struct weir__link *link);
+void weir__link_ask(struct weir__link *link);
+void weir__link_told(struct weir__link *link, const struct redisReply *reply);
+void weir__link_check_role(struct weir__link *link, const struct redisReply *reply);
 
 /* link_kind.c */
 enum weir__link_effect weir__link_effect_of(enum weir__link_kind kind);

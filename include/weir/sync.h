@@ -18,7 +18,9 @@ struct weir_sync_options {
     size_t size;
     const char *uri;      /* redis://[user[:password]@]host[:port][/db], rediss:// (TLS), valkey://, valkeys://,
                                      unix:///path/to/socket[?db=N]; NULL: redis://127.0.0.1:6379
-                                     redis+cluster://host[:port][,host[:port]...]: nodes of a Redis Cluster */
+                                     redis+cluster://[login@]host[:port][,host[:port]...]: nodes of a Redis Cluster;
+                                     redis+sentinel://[login@]host[:port][,...]/service[/db]: Sentinels that know its
+                                     master; both also as rediss, valkey and valkeys */
     const char *prefix;   /* of every key in Redis; NULL: "weir" */
     const char *username; /* override the URI's */
     const char *password;

@@ -214,14 +214,33 @@ static void add(struct redis_server *server, const char *name, const char *value
     }
 }
 
+static char *own(struct redis_server *server, const char *text)
+{
+    char *copy = strdup(text);
+    if (!copy) {
+        guard_fail("out of memory");
+    }
+    server->owned[server->owned_count++] = copy;
+    return copy;
+}
+
+/* A Sentinel insists on a file that it can write to. */
+static void add_sentinel(struct redis_server *server, const char *lines)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/sentinel.conf", guard_folder(server->guard));
+    FILE *file = fopen(path, "w");
+    if (!file || fputs(lines, file) < 0 || fclose(file) != 0) {
+        guard_fail("%s: %s", path, strerror(errno));
+    }
+    add(server, own(server, path), NULL);
+    add(server, "--sentinel", NULL);
+}
+
 static void add_caller_args(struct redis_server *server, const char *const *args)
 {
     for (int i = 0; args && args[i]; i++) {
-        char *copy = strdup(args[i]);
-        if (!copy) {
-            guard_fail("out of memory");
-        }
-        server->owned[server->owned_count++] = copy;
+        char *copy = own(server, args[i]);
         add(server, copy, NULL);
         if (i > 0 && strcmp(args[i - 1], "--requirepass") == 0) {
             server->password = copy;
@@ -242,14 +261,19 @@ struct redis_server *redis_server_open(const struct redis_server_options *option
     snprintf(server->uri, sizeof server->uri, "unix://%s", server->socket);
     strcpy(server->port_text, "0");
     add(server, "redis-server", NULL);
+    if (options->sentinel) {
+        add_sentinel(server, options->sentinel);
+    }
     add(server, "--unixsocket", server->socket);
     add(server, "--dir", guard_folder(server->guard));
     add(server, "--port", server->port_text);
     add(server, "--bind", "127.0.0.1");
     add(server, "-::1", NULL); /* where there is one */
-    add(server, "--save", "");
-    add(server, "--appendonly", options->persist ? "yes" : "no");
-    add(server, "--appendfsync", "always");
+    if (!options->sentinel) {
+        add(server, "--save", "");
+        add(server, "--appendonly", options->persist ? "yes" : "no");
+        add(server, "--appendfsync", "always");
+    }
     add_caller_args(server, options->args);
     for (int i = 0; i < STARTS_MAX; i++) {
         if (options->tcp) {

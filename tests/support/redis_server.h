@@ -12,6 +12,7 @@ struct redis_server;
 struct redis_server_options {
     int tcp;                 /* non-zero: also listens on a free port of 127.0.0.1 (and ::1 where there is one) */
     const char *const *args; /* more arguments for redis-server ("--requirepass", "x", NULL); NULL: none */
+    const char *sentinel;    /* lines of a Sentinel's configuration: it is one; NULL: it is none */
     int persist;             /* non-zero: append-only file, fsynced, so that a restart finds the data */
 };
 
