@@ -94,7 +94,8 @@ static int is_refusal(const struct weir__wire_head *head)
     return head->status != WEIR__WIRE_APPLIED && head->status != WEIR__WIRE_REPEAT;
 }
 
-static void read_grant(struct reader *in, const struct weir__wire_head *head, int is_long,
+/* plain: a short record's second double is no more than the time, for nothing is reserved. */
+static void read_grant(struct reader *in, const struct weir__wire_head *head, int is_long, int plain,
                        struct weir__wire_grant *grant)
 {
     double bottom = -((double)head->numbers.burst + (double)head->numbers.overshoot);
@@ -103,8 +104,11 @@ static void read_grant(struct reader *in, const struct weir__wire_head *head, in
     grant->free = next(in);
     if (grant->total < bottom && bottom - grant->total < 9e18)
         grant->carried = (int64_t)floor(bottom - grant->total);
-    if (!is_long)
+    if (!is_long) {
+        if (plain)
+            grant->free = grant->total;
         return;
+    }
     grant->level = next(in);
     grant->rate = next(in) * WEIR__WIRE_US;
     grant->cap = next(in);
@@ -119,7 +123,8 @@ int weir__wire_sync_decode(const struct weir__wire_batch *batch, const void *rep
                            struct weir__wire_head *head, struct weir__wire_grant *grants)
 {
     struct reader in;
-    size_t doubles = HEAD;
+    size_t doubles = HEAD + 1;
+    int plain;
     if (!reader_init(&in, reply, len, HEAD))
         return WEIR_E_INVAL;
     read_head(&in, head);
@@ -133,10 +138,11 @@ int weir__wire_sync_decode(const struct weir__wire_batch *batch, const void *rep
         doubles += (weir__wire_is_long(&batch->records[i]) ? LONG_GRANT : SHORT_GRANT) + batch->records[i].n_waits;
     if (len != doubles * 8)
         return WEIR_E_INVAL;
+    plain = next_whole(&in, 1) != 0;
     for (int want_long = 0; want_long <= 1; want_long++)
         for (uint32_t i = 0; i < batch->count; i++)
             if (weir__wire_is_long(&batch->records[i]) == want_long)
-                read_grant(&in, head, want_long, &grants[i]);
+                read_grant(&in, head, want_long, plain, &grants[i]);
     for (int want_long = 0; want_long <= 1; want_long++)
         for (uint32_t i = 0; i < batch->count; i++)
             if (weir__wire_is_long(&batch->records[i]) == want_long)

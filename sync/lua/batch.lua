@@ -5,8 +5,10 @@
 -- ARGV  1 numbers  2 clock ('' but in tests)  3 node id  4 seq epoch rtt flags shorts longs
 --       5 shorts: spent  6 longs: spent refunded fallback age level rate demand want max_cost
 --       7 seeds: '' or one a record, 1e300 for none  8 waiting: record cost count  9... fields, shorts first, distinct
--- reply head; a short: T free; a long: T free level rate cap fallback hold rich; then how many of each waiting were
---       admitted
+-- reply head; plain, 0 or 1; a short: T free (plain: T and the time); a long: T free level rate cap fallback hold rich;
+--       then how many of each waiting were admitted
+-- A call of struct.unpack costs more than a dozen of the values that it gives, and a string is hashed from end to end
+-- when it is made: so what is alike is unpacked and packed at once, and no long string is made that is not needed.
 local id = ARGV[3]
 local seq, epoch, rtt, flags, shorts, longs = unpk('<dddddd', ARGV[4])
 local s = open(KEYS[1], KEYS[2], KEYS[3], ARGV[1], clock(tonumber(ARGV[2])), id)
@@ -35,15 +37,11 @@ elseif not hello and seq ~= (known or -1) + 1 then
 end
 
 local n = shorts + longs
-local fields = {[0] = '!'}
-for i = 1, n do fields[i] = ARGV[8 + i] end
-local values = read(s, fields, n)
+local values = fetch(s, ARGV, 9, n) -- that of record i at [i + 1]
 if epoch ~= 0 and epoch ~= s.epoch then return refuse(2) end
 
--- Nodes: how many live, and what overdraft each was promised -------------------------------------------------------
-
--- Counts them anew and forgets those long gone.
-local function count_nodes()
+-- Nodes: how many live, and what overdraft each was promised. Counted anew now and then; those long gone are forgotten.
+if s.now >= s.swept + 10e6 then
   local all, ids, gone = call('HKEYS', s.name), {}, {}
   for i = 1, #all do if string.byte(all[i]) == 1 then ids[#ids + 1] = all[i] end end
   s.nodes, s.promised, s.swept = 0, 0, s.now
@@ -65,8 +63,7 @@ end
 -- This node's overdraft. What is reserved for overdrafts is taken off the pool before it is promised: when the reserve
 -- grows, promises follow only after a generation, when every loan of the larger pool is repaid; it shrinks once no
 -- promise is above it.
-local function promise()
-  if s.now >= s.swept + 10e6 then count_nodes() end
+do
   local others = s.promised
   if known and said >= s.swept - LIVE then others = others - q0 else s.nodes = s.nodes + 1 end
   local each = floor(0.75 * s.over / s.nodes + 1e-9)
@@ -81,13 +78,15 @@ local function promise()
   s.promisable = min(s.promisable, s.reserve)
 end
 
-promise()
 local gathering = s.now < s.recover
 local seeds = ARGV[7]
-local o, w, wi = head(s, 0, seq, q0), {}, 0
+local w, wi, o, oi = {}, 0, {}, 0 -- what is written; the answers of long records
+local answers -- ... of short ones, twice as many; packed as they are stored where nothing else is to be said
+local flat = ''
 
--- Waiting requests by record: {cost, count, index of their answer}, ...
-local waiting, admitted = nil, {}
+-- Waiting requests by record: {cost, count, index of their answer}, ... Admits what waits for record i out of `free`;
+-- returns the tokens. Nothing is free while state is being gathered.
+local waiting, admit, admitted = nil, nil, {}
 if #ARGV[8] > 0 then
   waiting = {}
   local at = 1
@@ -100,64 +99,77 @@ if #ARGV[8] > 0 then
     list[k + 1], list[k + 2], list[k + 3] = cost, count, j
     admitted[j] = 0
   end
-end
-
--- Admits what waits for record i out of `free`; returns the tokens. Nothing is free while state is being gathered.
-local function admit(i, free)
-  local list, sum = waiting[i], 0
-  if not list or gathering then return 0 end
-  for k = 1, #list, 3 do
-    local cost, a = list[k], list[k + 1]
-    if cost > 0 then
-      a = min(a, max(0, floor((free - sum) / cost + 1e-9)))
-      sum = sum + a * cost
+  admit = function(i, free)
+    local list, sum = waiting[i], 0
+    if not list or gathering then return 0 end
+    for k = 1, #list, 3 do
+      local cost, a = list[k], list[k + 1]
+      if cost > 0 then
+        a = min(a, max(0, floor((free - sum) / cost + 1e-9)))
+        sum = sum + a * cost
+      end
+      admitted[list[k + 2]] = a
     end
-    admitted[list[k + 2]] = a
+    return sum
   end
-  return sum
 end
 
--- Writes everything and ends the script; count: doubles in o before the answers of waiting requests.
-local function finish(count)
-  for j = 1, #admitted do o[count + j] = admitted[j] end
-  o[16] = s.bad
+-- Writes everything and ends the script.
+local function finish()
+  local plain = answers and 0 or 1
+  if answers then flat = pack('<' .. string.rep('d', 2 * shorts), unpack(answers)) end
+  for j = 1, #admitted do oi = oi + 1; o[oi] = admitted[j] end
   store(s, w, wi)
-  local answer = reply(o, count + #admitted)
+  local h = head(s, 0, seq, q0)
+  h[17] = plain
+  local answer = reply(h, 17) .. flat .. reply(o, oi)
   save(s, '\1' .. id, pack('<ddd', seq, s.now, q0), '\2' .. id, answer)
   return answer
 end
 
 -- Short records of keys without slices, the common case; the others, and debts past their floor, are left for later.
 local later = {}
-do
-  local text, at, changed, now, r, burst = ARGV[5], 1, s.changed, s.now, s.rate, s.burst
-  local bottom = -(burst + s.over)
-  for i = 1, shorts do
-    local spent
-    spent, at = unpk('<d', text, at)
+if shorts > 0 then
+  local spent, changed, now, r, burst = {unpk('<' .. string.rep('d', shorts), ARGV[5])}, s.changed, s.now, s.rate, s.burst
+  local bottom, filler, odd = -(burst + s.over), pack('<dd', s.absent, now), {}
+  -- A key that is not there is as one that had so much just now.
+  for i = 2, shorts + 1 do
     local value = values[i]
-    if gathering or seeds ~= '' or (value and #value ~= 16) then later[#later + 1] = i; later[#later + 1] = spent
+    if not value then odd[i], values[i] = false, filler
+    elseif #value ~= 16 then odd[i], values[i] = value, filler end
+  end
+  local levels = {unpk('<' .. string.rep('dd', shorts), table.concat(values, '', 2, shorts + 1))}
+  for i = 1, shorts do
+    local x, t, when = spent[i], levels[2 * i - 1], levels[2 * i]
+    if when >= changed and t - t == 0 then
+      if now > when then t = t + r * (now - when) end
+      if t > burst then t = burst end
+    else t = plain(s, values[i + 1], 0) end
+    t = t - x
+    if t > burst then t = burst end
+    if t < bottom or odd[i + 1] or gathering or seeds ~= '' then
+      if odd[i + 1] ~= nil then values[i + 1] = odd[i + 1] end
+      later[#later + 1] = i
+      later[#later + 1] = x
+      spent[i] = 0
     else
-      local t, when
-      if value then t, when = unpk('<dd', value) end
-      if t and when >= changed and t - t == 0 then
-        if now > when then t = t + r * (now - when) end
-        if t > burst then t = burst end
-      else t = plain(s, value, 0) end
-      t = min(burst, t - spent)
-      if t < bottom then later[#later + 1] = i; later[#later + 1] = spent
-      else
-        if waiting then
-          local took = admit(i, t)
-          t, spent = t - took, spent + took
-        end
-        o[15 + 2 * i], o[16 + 2 * i] = t, t
-        if spent ~= 0 then
-          w[wi + 1], w[wi + 2] = fields[i], pack('<dd', t, now)
-          wi = wi + 2
-        end
+      if waiting then
+        local took = admit(i, t)
+        t, spent[i] = t - took, x + took
       end
+      levels[2 * i - 1], levels[2 * i] = t, now
     end
   end
+  flat = pack('<' .. string.rep('dd', shorts), unpack(levels))
+  for i = 1, shorts do
+    if spent[i] ~= 0 then
+      w[wi + 1], w[wi + 2] = ARGV[8 + i], sub(flat, 16 * i - 15, 16 * i)
+      wi = wi + 2
+    end
+  end
+  if #later > 0 then
+    for i = 1, shorts do levels[2 * i] = levels[2 * i - 1] end
+    answers = levels
+  end
 end
-if longs == 0 and #later == 0 then return finish(16 + 2 * n) end
+if longs == 0 and #later == 0 then return finish() end

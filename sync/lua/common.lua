@@ -124,7 +124,8 @@ local function settle(s)
 end
 
 -- Opens a shard. numbers: ten doubles, the encoder's. s.stop: a status that ends the script (3: format or shard count).
--- s.node: what is known of the node `id`. A key that somebody made immortal gets its time to live back.
+-- s.node: what is known of the node `id`. A key that somebody made immortal gets its time to live back; nodes, who come
+-- often, look for that ten times a second.
 local function open(even, odd, name, numbers, raw, id)
   local n = {unpk('<dddddddddd', numbers)}
   local got = call('HMGET', name, '!', '\1' .. id)
@@ -152,36 +153,37 @@ local function open(even, odd, name, numbers, raw, id)
     if text then s.bad = 1 end
   end
   settle(s)
+  if id ~= '' and s.now <= s.before + 1e5 then return s end
   if s.has_cur == 1 and call('PTTL', s.cur) == -1 then expire(s.cur, 3 * s.length) end
   if s.has_prev == 1 and call('PTTL', s.prv) == -1 then expire(s.prv, 2 * s.length) end
   if ours and call('PTTL', name) == -1 then expire(name, max(REMEMBER, 3 * s.length)) end
   return s
 end
 
--- The values of n fields, f[1] to f[n]; f[0] must be '!'. The newer generation goes first. A generation that should be
--- there and is not (evicted, deleted) is a loss.
-local function read(s, f, n)
-  local out = {}
+-- The values of n fields, f[first] and on: that of the i-th at [i + 1]. The newer generation goes first. A generation
+-- that should be there and is not (evicted, deleted) is a loss.
+local function fetch(s, f, first, n)
+  local out = {false}
   if s.has_cur == 1 then
-    for i = 0, n, CHUNK do
-      local last = min(i + CHUNK - 1, n)
-      local got = call('HMGET', s.cur, unpack(f, i, last))
-      if i == 0 then
-        if got[1] ~= tag(s.gen) then s.has_cur = 0; lost(s); return read(s, f, n) end
-        table.remove(got, 1)
-        out = got
-      else for j = 1, last - i + 1 do out[i + j - 1] = got[j] end end
-    end
+    out = call('HMGET', s.cur, '!', unpack(f, first, first + n - 1))
+    if out[1] ~= tag(s.gen) then s.has_cur = 0; lost(s); return fetch(s, f, first, n) end
   end
   if s.has_prev == 1 then
-    local at, miss = {}, {'!'}
-    for i = 1, n do if not out[i] then at[#at + 1] = i; miss[#at + 1] = f[i] end end
-    for i = 1, #miss, CHUNK do
-      local got = call('HMGET', s.prv, unpack(miss, i, min(i + CHUNK - 1, #miss)))
-      if i == 1 and got[1] ~= tag(s.gen - 1) then s.has_prev = 0; lost(s); return read(s, f, n) end
-      for j = 1, #got do if i + j > 2 then out[at[i + j - 2]] = got[j] end end
+    local at, miss = {}, {}
+    for i = 1, n do if not out[i + 1] then at[#at + 1] = i + 1; miss[#miss + 1] = f[first + i - 1] end end
+    if #at > 0 then
+      local got = call('HMGET', s.prv, '!', unpack(miss))
+      if got[1] ~= tag(s.gen - 1) then s.has_prev = 0; lost(s); return fetch(s, f, first, n) end
+      for j = 1, #at do out[at[j]] = got[j + 1] end
     end
   end
+  return out
+end
+
+-- The same of f[1] to f[n], each at its own place.
+local function read(s, f, n)
+  local out = fetch(s, f, 1, n)
+  table.remove(out, 1)
   return out
 end
 

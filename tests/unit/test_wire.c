@@ -527,9 +527,12 @@ static struct weir__wire_batch some_batch;
 static struct weir__wire_grant grants[2];
 static struct weir__wire_head head;
 
+enum { BODY = HEAD + 1 }; /* behind it: are short records answered in plain form? */
+
 /* A long record, then a short one: on the wire the short one comes first. */
-static const double some_reply[HEAD + 2 + 8 + 2] = {
+static const double some_reply[BODY + 2 + 8 + 2] = {
     1,  0,  5000250000.0, 99,   12, 3,    1000,   1e9, 500, 50, 4, 9, 14, 250000, 64, 1, /* head */
+    0,                                                                                   /* not plain */
     -7, -8,                                                                              /* short: T free */
     30, 20, 5.5,          6e-6, 7,  8e-6, 500000, 1, /* long: T free level rate cap F hold rich */
     2,  3,                                           /* waiting: of the short, of the long */
@@ -584,6 +587,21 @@ START_TEST(a_reply_is_understood)
 }
 END_TEST
 
+/* Nothing is reserved, and what stands in place of what is free is the time. */
+START_TEST(a_plain_reply_is_understood)
+{
+    double values[sizeof some_reply / 8];
+    memcpy(values, some_reply, sizeof some_reply);
+    values[HEAD] = 1;
+    values[BODY + 1] = values[2];
+    ck_assert_int_eq(decode(values, sizeof values / 8), 0);
+    ck_assert_double_eq(grants[1].total, -7);
+    ck_assert_double_eq(grants[1].free, -7);
+    ck_assert_double_eq(grants[0].total, 30);
+    ck_assert_double_eq(grants[0].free, 20);
+}
+END_TEST
+
 START_TEST(a_refusal_is_a_head_alone)
 {
     double values[HEAD + 1];
@@ -621,9 +639,9 @@ START_TEST(nonsense_is_refused)
     const struct {
         size_t at;
         double value;
-    } wrong[] = {{1, 5},         {1, -1},    {1, 0.5},       {0, -1},        {6, -1},
-                 {6, 1e30},      {14, 1e10}, {HEAD + 5, -1}, {HEAD + 6, -1}, {HEAD + 7, -1},
-                 {HEAD + 8, -1}, {n - 1, 4}, {n - 2, 3},     {n - 1, -1},    {n - 1, 1.5}};
+    } wrong[] = {{1, 5},         {1, -1},    {1, 0.5},    {0, -1},        {6, -1},        {6, 1e30},
+                 {14, 1e10},     {HEAD, 2},  {HEAD, 0.5}, {BODY + 5, -1}, {BODY + 6, -1}, {BODY + 7, -1},
+                 {BODY + 8, -1}, {n - 1, 4}, {n - 2, 3},  {n - 1, -1},    {n - 1, 1.5}};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         memcpy(values, some_reply, sizeof some_reply);
         values[wrong[i].at] = wrong[i].value;
@@ -642,7 +660,7 @@ START_TEST(a_debt_too_deep_is_carried)
     const int64_t carried[] = {0, 0, 1, 11, 0, 0};
     for (size_t i = 0; i < sizeof totals / sizeof totals[0]; i++) {
         memcpy(values, some_reply, sizeof some_reply);
-        values[HEAD] = totals[i];
+        values[BODY] = totals[i];
         ck_assert_int_eq(decode(values, sizeof values / 8), 0);
         ck_assert_int_eq(grants[1].carried, carried[i]);
     }
@@ -750,6 +768,7 @@ int main(void)
     tcase_add_test(tcase, no_memory_leaves_the_buffer_as_it_was);
     tcase_add_test(tcase, scripts_can_be_loaded);
     tcase_add_test(tcase, a_reply_is_understood);
+    tcase_add_test(tcase, a_plain_reply_is_understood);
     tcase_add_test(tcase, a_refusal_is_a_head_alone);
     tcase_add_test(tcase, nonsense_is_refused);
     tcase_add_test(tcase, a_debt_too_deep_is_carried);
