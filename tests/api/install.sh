@@ -56,6 +56,18 @@ sync_hides_its_dependencies()
     esac
 }
 
+# The loader's name of a library has its major version, and leads to the file that has the whole one.
+sonames()
+{
+    version=$(pc --modversion libweir)
+    for library in libweir libweir-sync; do
+        soname=$(readelf -d "$libdir/$library.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
+        echo "$library: $soname, $(readlink "$libdir/$soname")"
+        [ "$soname" = "$library.so.${version%%.*}" ] && [ "$(readlink "$libdir/$soname")" = "$library.so.$version" ] ||
+            return 1
+    done
+}
+
 versions_agree()
 {
     cat >"$scratch/version.c" <<'C'
@@ -110,6 +122,7 @@ pkgconfig=$(find "$dest" -type d -name pkgconfig)
 libdir=${pkgconfig%/pkgconfig}
 try "the public headers and no other are installed" headers_installed
 try "libweir-sync.pc keeps libuv and hiredis private" sync_hides_its_dependencies
+try "sonames" sonames
 try "versions agree" versions_agree
 try "a C11 program of the core" build_and_run "${CC:-cc}" tests/api/core.c libweir "$scratch/core" -std=c11
 try "a C++17 program of the core" build_and_run "${CXX:-c++}" tests/api/core.c libweir "$scratch/core++" \

@@ -9,15 +9,22 @@ trap 'rm -rf "$scratch"' EXIT
 try()
 {
     cases=$((cases + 1))
-    name=$1
+    case_name=$1
     shift
     if "$@" >"$scratch/output" 2>&1; then
-        echo "ok $cases - $name"
+        echo "ok $cases - $case_name"
     else
         failed=$((failed + 1))
-        echo "not ok $cases - $name"
+        echo "not ok $cases - $case_name"
         sed 's/^/# /' "$scratch/output" >&2
     fi
+}
+
+# skip NAME REASON: a case that can't be asked for here.
+skip()
+{
+    cases=$((cases + 1))
+    echo "ok $cases - $1 # SKIP $2"
 }
 
 finish()
