@@ -1,24 +1,34 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Key handles: an entry found once and pinned. Owns struct weir_key.
+ * Key handles: an entry found once and pinned. Owns struct weir_key, and what the quick take of weir/quick.h is told.
  */
+#define WEIR_NO_INLINE /* weir_key_take is here */
 #include <string.h>
 
 #include "lib/lease.h"
 #include "lib/take.h"
 
 struct weir_key {
-    /* what most takes need, in one line */
-    struct weir__hot *e; /* pinned; of a strict policy, which has none: `no_entry` */
-    struct weir__policy_state *p;
-    struct weir__gate *gate;
-    struct weir__count *first; /* of the policy's counts, and the bytes from it that weir__stats_step may use */
-    size_t private_counts;
-    _Atomic(struct weir__leases *) leases; /* NULL until threads were in each other's way */
-    struct weir__ask ask;                  /* ask.key is own */
-    size_t size;                           /* of this */
-    unsigned char own[];                   /* the key's bytes */
+    struct weir_quick_ quick;
+    struct weir__hot *e;  /* pinned; of a strict policy, which has none: `no_entry` */
+    struct weir__ask ask; /* ask.key is own */
+    size_t size;          /* of this */
+    unsigned char own[];  /* the key's bytes */
 };
+_Static_assert(offsetof(struct weir_key, quick) == 0, "callers' code begins there");
+_Static_assert(offsetof(struct weir_bucket_, touched) == offsetof(struct weir__hot, touched) &&
+                   offsetof(struct weir__hot, f) == sizeof(uint64_t) &&
+                   sizeof(struct weir_bucket_) == sizeof(struct weir__hot),
+               "the same");
+_Static_assert(offsetof(struct weir__gate, changes) == offsetof(struct weir_gate_, changes), "the same");
+_Static_assert(sizeof(struct weir__lease) * WEIR_LEASE_STEP_ == WEIR__STRIPE_BYTES, "one lease a stripe");
+_Static_assert(WEIR_UNDECIDED_ == WEIR__REKEYED, "the same");
+
+/* Values that neither an x nor a gate's `changes` ever has. */
+#define EMPTY_NS 1000u /* an empty bucket is noted for so long at least */
+#define NO_X 2u
+#define NEVER 1u
+#define BUSY UINT64_MAX
 
 /* Locked for ever: nothing is decided on it. */
 static struct weir__hot no_entry = {.x = WEIR__LOCK};
@@ -71,11 +81,6 @@ int weir_key_open(struct weir *w, weir_policy_id policy, const void *key, size_t
     memcpy(k->own, key, key_len);
     k->ask.key = k->own;
     k->e = &no_entry;
-    k->p = ask.p;
-    k->gate = w->gate;
-    k->first = &w->counts[policy];
-    k->private_counts = w->private_counts;
-    atomic_init(&k->leases, NULL);
     if (weir__load_acquire(&ask.p->mode) != WEIR_STRICT) {
         k->e = pin(&k->ask);
         if (!k->e) {
@@ -83,11 +88,77 @@ int weir_key_open(struct weir *w, weir_policy_id policy, const void *key, size_t
             return WEIR_E_FULL;
         }
     }
+    k->quick = (struct weir_quick_){
+        .gate = (const struct weir_gate_ *)(const void *)w->gate,
+        .counts = (char *)&w->counts[policy],
+        .bucket = (struct weir_bucket_ *)(void *)k->e,
+        .empty_x = NO_X,
+        .changes = NEVER,
+        .stripes = w->private_counts,
+    };
     *out = k;
     return 0;
 }
 
-/* All that weir__decide_quick leaves. */
+/* ---- what the quick take is told --------------------------------------------------------------------------------- */
+
+/* The numbers in force, if it may decide by them. One thread at a time; nobody waits. */
+static void learn(struct weir_key *key)
+{
+    struct weir_quick_ *q = &key->quick;
+    uint64_t known = __atomic_load_n(&q->changes, __ATOMIC_RELAXED);
+    uint64_t changes = weir__load_acquire(&key->ask.w->gate->changes), x, f;
+    const struct weir__params *params;
+    uint64_t cap, most;
+
+    if (known == changes || known == BUSY || changes & 1 || key->ask.w->state->shared || key->e == &no_entry ||
+        !__atomic_compare_exchange_n(&q->changes, &known, BUSY, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return;
+    x = weir__load_acquire(&key->e->x);
+    f = weir__load_acquire(&key->e->f);
+    params = &key->ask.p->slot[f & WEIR__SLOT];
+    cap = weir__load_acquire(&params->cap);
+    __atomic_store_n(&q->mult, weir__load_acquire(&params->mult), __ATOMIC_RELEASE);
+    most = weir__load_acquire(&params->most);
+    __atomic_store_n(&q->most, most, __ATOMIC_RELEASE);
+    __atomic_store_n(&q->unit, most ? UINT64_C(1) << weir__load_acquire(&key->e->k) : INT64_MAX, __ATOMIC_RELEASE);
+    /* all leases together are no more than that */
+    if (weir__load_relaxed(&key->ask.p->leased))
+        cap -= cap / 16;
+    __atomic_store_n(&q->level, cap & WEIR__UNITS, __ATOMIC_RELEASE);
+    if (x & WEIR__LOCK || (most && weir__load_acquire(&key->e->regime) != WEIR__LOCAL) ||
+        weir__load_acquire(&key->e->x) != x || weir__load_acquire(&key->ask.w->gate->changes) != changes)
+        changes = NEVER;
+    __atomic_store_n(&q->changes, changes, __ATOMIC_RELEASE);
+}
+
+/* That there is not one token, and until when, if that is long enough to be worth a line that others may be reading. */
+static void note_empty(struct weir_key *key, uint64_t now)
+{
+    const struct weir__policy_state *p = key->ask.p;
+    struct weir_quick_ *q = &key->quick;
+    uint64_t seen = __atomic_load_n(&q->empty_x, __ATOMIC_RELAXED), x = weir__load_acquire(&key->e->x), f, wait;
+    struct weir__verdict v;
+    int64_t need;
+
+    if (seen == x || seen == BUSY || x & WEIR__LOCK)
+        return;
+    f = weir__load_acquire(&key->e->f);
+    weir__decide_read(p, key->e, x, f, now, 1, &v);
+    need = (int64_t)v.units - v.level;
+    if (weir__load_acquire(&p->slot[f & WEIR__SLOT].most) == 0 || weir__load_acquire(&key->e->regime) != WEIR__LOCAL ||
+        need <= (int64_t)weir__bucket_refill(EMPTY_NS, v.mult) || weir__load_acquire(&key->e->x) != x ||
+        !__atomic_compare_exchange_n(&q->empty_x, &seen, BUSY, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return;
+    wait = weir__bucket_wait(v.now, v.mult, need);
+    /* release, both: a reader that finds this x finds this time or a later x's, and then the bucket's x is another */
+    __atomic_store_n(&q->empty_until, wait < UINT64_MAX - v.now ? v.now + wait : UINT64_MAX, __ATOMIC_RELEASE);
+    __atomic_store_n(&q->empty_x, x, __ATOMIC_RELEASE);
+}
+
+/* ---- taking ------------------------------------------------------------------------------------------------------ */
+
+/* All that the quick take leaves. */
 WEIR__INLINE int take_well(struct weir_key *key, int64_t cost, uint64_t now, struct weir_result *result)
 {
     const struct weir__ask *ask = &key->ask;
@@ -118,124 +189,148 @@ WEIR__INLINE int take_well(struct weir_key *key, int64_t cost, uint64_t now, str
 /* The lease of this thread, made where there is none; NULL where it can't have one. */
 static struct weir__lease *own_lease(struct weir_key *key)
 {
-    struct weir__leases *leases = weir__load_acquire(&key->leases), *mine;
-    size_t stripe = weir__stats_stripe;
+    char *leases = __atomic_load_n(&key->quick.leases, __ATOMIC_ACQUIRE), *mine;
 
-    if (stripe >= key->private_counts || key->e == &no_entry)
+    if (weir_stripe_ >= weir__load_relaxed(&key->ask.w->gate->stripes) || key->e == &no_entry)
         return NULL;
     if (!leases) {
-        mine = weir__lease_open(key->ask.w);
+        if (weir__lease_most(key->ask.p) == 0)
+            return NULL;
+        mine = (char *)weir__lease_open(key->ask.w);
         if (!mine)
             return NULL;
-        if (atomic_compare_exchange_strong_explicit(&key->leases, &leases, mine, memory_order_acq_rel,
-                                                    memory_order_acquire))
+        if (__atomic_compare_exchange_n(&key->quick.leases, &leases, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             leases = mine;
         else
-            weir__lease_close(&key->ask, key->e, mine);
+            weir__lease_close(&key->ask, key->e, (struct weir__lease *)(void *)mine);
+        /* whoever learns what `changes` says from now on finds `leased` */
+        weir__store_relaxed(&key->ask.p->leased, 1);
+        atomic_fetch_add_explicit(&key->ask.w->gate->changes, 2, memory_order_release);
+        /* release: who finds no bucket finds the leases */
+        __atomic_store_n(&key->quick.bucket, (struct weir_bucket_ *)(void *)&no_entry, __ATOMIC_RELEASE);
     }
-    return weir__lease_own(leases, stripe);
+    return weir__lease_own((struct weir__lease *)(void *)leases, weir_stripe_);
 }
 
-/* One that finds another thread in its way asks for a lease from the next time on. */
-static WEIR__NOINLINE int take_silently(struct weir_key *key, int64_t cost, uint64_t now)
+/* Of a bucket that learn has found to be an ordinary one, pinned; the gate is open, this thread counts by itself. */
+static int take_ordinary(struct weir_key *key, int64_t cost, uint64_t now)
 {
-    uint64_t before = weir__load_relaxed(&key->e->x);
-    int verdict = take_well(key, cost, now, NULL);
-    uint8_t k = weir__load_relaxed(&key->e->k);
+    struct weir__hot *e = key->e;
+    int verdict = weir__decide_take(key->ask.p, e, weir__load_acquire(&e->x), NULL, now, cost, NULL);
 
-    if (verdict == WEIR_ALLOW && cost > 0 && weir__load_relaxed(&key->e->x) - before > (uint64_t)cost << k) {
-        struct weir__lease *lease = own_lease(key);
-
-        if (lease && lease->chunk == 0)
-            weir__lease_want(lease, key->p, now ? now : weir__limiter_now(key->ask.w));
+    if (WEIR__LIKELY(verdict != WEIR__REKEYED)) {
+        weir_count_(&key->quick, weir_stripe_, verdict);
+        if (verdict == WEIR_DENY)
+            note_empty(key, now);
     }
     return verdict;
 }
 
-static WEIR__NOINLINE int take_and_report(struct weir_key *key, int64_t cost, uint64_t now, struct weir_result *result)
+/* One that finds another thread in its way asks for a lease from the next time on. */
+static int take_silently(struct weir_key *key, int64_t cost, uint64_t now)
 {
-    return key ? take_well(key, cost, now, result) : WEIR_E_INVAL;
-}
+    const struct weir_quick_ *q = &key->quick;
+    uint64_t before = weir__load_relaxed(&key->e->x);
+    int verdict = WEIR__REKEYED;
+    uint8_t k;
 
-/* `asked`: the time that the caller gave. What is not quickly decided starts again: every call here is the last thing
- * done, so that no register need be saved. */
-WEIR__INLINE int take_quickly(struct weir_key *key, int64_t cost, uint64_t now, uint64_t asked)
-{
-    struct weir__policy_state *p = key->p;
-    struct weir__hot *e = key->e;
-    size_t stripe = weir__stats_stripe;
-    int verdict;
-
-    if (WEIR__UNLIKELY(stripe >= key->private_counts))
-        return take_silently(key, cost, asked);
-    verdict = weir__decide_quick(p, e, weir__load_acquire(&e->x), now, cost, asked != 0);
-    if (WEIR__LIKELY(verdict == WEIR_ALLOW)) {
-        weir__stats_step(key->first, stripe, WEIR_ALLOW);
-        return WEIR_ALLOW;
+    if (!now)
+        now = weir__limiter_now(key->ask.w);
+    if (__atomic_load_n(&q->changes, __ATOMIC_ACQUIRE) == __atomic_load_n(&q->gate->changes, __ATOMIC_ACQUIRE) &&
+        weir_stripe_ < q->stripes && (uint64_t)cost - 1 < __atomic_load_n(&q->most, __ATOMIC_ACQUIRE))
+        verdict = take_ordinary(key, cost, now);
+    if (WEIR__UNLIKELY(verdict == WEIR__REKEYED)) {
+        verdict = take_well(key, cost, now, NULL);
+        if (verdict == WEIR_ALLOW && cost > 0)
+            learn(key);
     }
-    if (WEIR__LIKELY(verdict == WEIR_DENY)) {
-        weir__stats_step(key->first, stripe, WEIR_DENY);
-        return WEIR_DENY;
+    k = weir__load_relaxed(&key->e->k);
+    if (WEIR__UNLIKELY(weir__load_relaxed(&key->e->x) - before > (uint64_t)cost << k) && verdict == WEIR_ALLOW &&
+        cost > 0) {
+        struct weir__lease *lease = own_lease(key);
+
+        if (lease && lease->chunk == 0)
+            weir__lease_want(lease, key->ask.p, now);
     }
-    return take_silently(key, cost, asked);
+    return verdict;
 }
 
-/* A clock that has been wiped by fork, like one that isn't the counter, has nothing to glance at. */
-WEIR__INLINE int take_now(struct weir_key *key, int64_t cost)
+/* The lease is used up, or this thread has none. */
+static int take_and_lease(struct weir_key *key, int64_t cost, uint64_t now)
 {
-    uint64_t now;
+    const struct weir__ask *ask = &key->ask;
+    struct weir__lease *lease = own_lease(key);
 
-    return WEIR__LIKELY(weir__clock_glance(&key->gate->clock, &now)) ? take_quickly(key, cost, now, 0)
-                                                                     : take_silently(key, cost, 0);
-}
-
-static WEIR__NOINLINE int take_at(struct weir_key *key, int64_t cost, uint64_t now)
-{
-    if (WEIR__UNLIKELY(!weir__load_relaxed(&key->gate->alive)))
-        return WEIR_E_FORKED;
-    return take_quickly(key, cost, now, now);
-}
-
-/* The lease is used up. */
-static WEIR__NOINLINE int take_and_lease(struct weir_key *key, struct weir__lease *lease, int64_t cost, uint64_t now)
-{
-    uint64_t at = now ? now : weir__limiter_now(key->ask.w);
-
-    if (weir__lease_fill(lease, &key->ask, key->e, at, cost) == WEIR_ALLOW) {
-        weir__stats_count(key->ask.w, key->ask.policy, WEIR_ALLOW);
+    if (!now)
+        now = weir__limiter_now(ask->w);
+    if (lease && (lease->chunk != 0 || lease->held != 0) &&
+        weir__lease_fill(lease, ask, key->e, now, cost) == WEIR_ALLOW) {
+        weir__stats_count(ask->w, ask->policy, WEIR_ALLOW);
         return WEIR_ALLOW;
     }
     return take_silently(key, cost, now);
 }
 
-/* Of a key that threads have been in each other's way for. */
-static WEIR__NOINLINE int take_leased(struct weir_key *key, struct weir__leases *leases, int64_t cost, uint64_t now)
+int weir_key_ask_(struct weir_key *key, int64_t cost, uint64_t now_ns, struct weir_result *result)
 {
-    size_t stripe = weir__stats_stripe;
-    struct weir__lease *lease;
+    if (WEIR__UNLIKELY(!key))
+        return WEIR_E_INVAL;
+    if (result)
+        return take_well(key, cost, now_ns, result);
+    if (WEIR__UNLIKELY(__atomic_load_n(&key->quick.leases, __ATOMIC_ACQUIRE) != NULL) &&
+        WEIR__LIKELY(weir__load_acquire(&key->ask.w->gate->alive)))
+        return take_and_lease(key, cost, now_ns);
+    return take_silently(key, cost, now_ns);
+}
 
-    if (WEIR__LIKELY(stripe < key->private_counts) && WEIR__LIKELY(weir__load_relaxed(&key->gate->alive))) {
-        lease = weir__lease_own(leases, stripe);
-        if (WEIR__LIKELY(weir__lease_spend(lease, key->p, cost))) {
-            weir__stats_step(key->first, stripe, WEIR_ALLOW);
-            return WEIR_ALLOW;
-        }
-        if (lease->chunk != 0 || lease->held != 0)
-            return take_and_lease(key, lease, cost, now);
-    }
-    return now ? take_at(key, cost, now) : take_now(key, cost);
+/* As weir_take_quick_, the other way round: here the clock costs more than a look. */
+static WEIR__NOINLINE int take_at_clock(struct weir_key *key, int64_t cost, uint64_t now)
+{
+    struct weir_bucket_ *bucket = __atomic_load_n(&key->quick.bucket, __ATOMIC_ACQUIRE);
+
+    return weir_take_empty_(&key->quick, bucket, cost, now) == WEIR_DENY ? WEIR_DENY
+                                                                         : weir_key_ask_(key, cost, now, NULL);
+}
+
+/* Every call here is the last thing done, so that no register need be saved. */
+WEIR__INLINE int take_by_clock(struct weir_key *key, int64_t cost)
+{
+    const struct weir__gate *gate = (const struct weir__gate *)(const void *)key->quick.gate;
+    struct weir_bucket_ *bucket;
+    uint64_t now, x;
+
+    if (WEIR__UNLIKELY(!weir__clock_glance(&gate->clock, &now)))
+        return weir_key_ask_(key, cost, 0, NULL);
+    bucket = __atomic_load_n(&key->quick.bucket, __ATOMIC_ACQUIRE);
+    x = __atomic_load_n(&bucket->x, __ATOMIC_ACQUIRE);
+    if (WEIR__UNLIKELY(x & WEIR__LOCK) ||
+        WEIR__UNLIKELY(weir_take_bucket_(&key->quick, bucket, x, cost, now, 0) != WEIR_ALLOW))
+        return take_at_clock(key, cost, now);
+    return WEIR_ALLOW;
+}
+
+int weir_key_take_now_(struct weir_key *key, int64_t cost)
+{
+    return take_by_clock(key, cost);
+}
+
+int weir_key_take_one_(struct weir_key *key)
+{
+    return take_by_clock(key, 1);
 }
 
 int weir_key_take(struct weir_key *key, int64_t cost, uint64_t now_ns, struct weir_result *result)
 {
-    struct weir__leases *leases;
+    int verdict;
 
-    if (WEIR__UNLIKELY(!key || result))
-        return take_and_report(key, cost, now_ns, result);
-    leases = weir__load_acquire(&key->leases);
-    if (WEIR__UNLIKELY(leases != NULL))
-        return take_leased(key, leases, cost, now_ns);
-    return now_ns ? take_at(key, cost, now_ns) : take_now(key, cost);
+    if (WEIR__UNLIKELY(!key) || WEIR__UNLIKELY(result))
+        return weir_key_ask_(key, cost, now_ns, result);
+    if (!now_ns) {
+        verdict = weir_take_lease_(&key->quick, __atomic_load_n(&key->quick.leases, __ATOMIC_ACQUIRE), cost);
+        return WEIR__LIKELY(verdict == WEIR_UNDECIDED_) ? weir_key_take_now_(key, cost) : verdict;
+    }
+    verdict = weir_take_quick_(&key->quick, cost, now_ns);
+    return WEIR__LIKELY(verdict != WEIR_UNDECIDED_) ? verdict : weir_key_ask_(key, cost, now_ns, NULL);
 }
 
 void weir_key_close(struct weir_key *key)
@@ -245,8 +340,9 @@ void weir_key_close(struct weir_key *key)
     if (!key)
         return;
     /* not in a child of fork: what it sees of the entry is its parent's, or nobody's */
-    pinned = key->e != &no_entry && weir__load_acquire(&key->gate->alive);
-    weir__lease_close(&key->ask, pinned ? key->e : NULL, weir__load_acquire(&key->leases));
+    pinned = key->e != &no_entry && weir__load_acquire(&key->ask.w->gate->alive);
+    weir__lease_close(&key->ask, pinned ? key->e : NULL,
+                      (struct weir__lease *)(void *)__atomic_load_n(&key->quick.leases, __ATOMIC_ACQUIRE));
     if (pinned && !key->ask.w->state->shared)
         atomic_fetch_sub_explicit(&key->e->pin, 1, memory_order_release);
     weir__limiter_free(key->ask.w, key, key->size);

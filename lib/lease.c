@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Leases: how much, when, and back.
+ * Leases: how much, when, and back. Spending is weir/quick.h's.
  */
 #include "lib/lease.h"
 
@@ -9,17 +9,20 @@
 #define WINDOW_NS UINT64_C(100000) /* a lease is for so long */
 #define FIRST_CHUNK 16u            /* tokens; less is not worth a lease */
 
-struct weir__leases *weir__lease_open(struct weir *w)
-{
-    const size_t size = sizeof(struct weir__leases) + WEIR__STRIPES * sizeof(struct weir__lease);
-    struct weir__leases *leases = weir__limiter_alloc(w, size);
+#define LEASES (WEIR__STRIPES - 1)
+#define LINE 64u /* each has one of its own; where they begin is kept in the line before */
 
-    if (!leases)
+struct weir__lease *weir__lease_open(struct weir *w)
+{
+    const size_t size = (LEASES + 2) * LINE;
+    char *memory = weir__limiter_alloc(w, size), *first;
+
+    if (!memory)
         return NULL;
-    memset(leases, 0, size);
-    /* a line each: one is left over for that */
-    leases->of = (struct weir__lease *)(((uintptr_t)(leases + 1) + 63) & ~(uintptr_t)63);
-    return leases;
+    memset(memory, 0, size);
+    first = memory + 2 * LINE - ((uintptr_t)memory & (LINE - 1));
+    memcpy(first - sizeof memory, &memory, sizeof memory);
+    return (struct weir__lease *)(void *)first;
 }
 
 static void give_back(struct weir__lease *lease, const struct weir__ask *ask, struct weir__hot *e, uint64_t now)
@@ -32,29 +35,33 @@ static void give_back(struct weir__lease *lease, const struct weir__ask *ask, st
     lease->tokens = lease->held = 0;
 }
 
-void weir__lease_close(const struct weir__ask *ask, struct weir__hot *e, struct weir__leases *leases)
+void weir__lease_close(const struct weir__ask *ask, struct weir__hot *e, struct weir__lease *leases)
 {
+    char *memory;
+
     if (!leases)
         return;
-    for (size_t i = 0; e && i < WEIR__STRIPES - 1; i++)
-        give_back(&leases->of[i], ask, e, weir__limiter_now(ask->w));
-    weir__limiter_free(ask->w, leases, sizeof *leases + WEIR__STRIPES * sizeof(struct weir__lease));
+    for (size_t i = 0; e && i < LEASES; i++)
+        give_back(&leases[i], ask, e, weir__limiter_now(ask->w));
+    memcpy(&memory, (char *)leases - sizeof memory, sizeof memory);
+    weir__limiter_free(ask->w, memory, (LEASES + 2) * LINE);
 }
 
-/* The largest lease by the policy's numbers alone. */
-static uint64_t most_of(const struct weir__policy_state *p)
+uint64_t weir__lease_most(const struct weir__policy_state *p)
 {
     unsigned slot = weir__load_acquire(&p->current);
     uint8_t k = weir__load_acquire(&p->slot_k[slot]);
     uint64_t refill = weir__bucket_refill(WINDOW_NS, weir__load_acquire(&p->slot[slot].mult)) >> k;
     uint64_t share = (weir__load_acquire(&p->slot[slot].cap) >> k) / 64;
 
-    return refill < share ? refill : share;
+    if (refill > share)
+        refill = share;
+    return refill < FIRST_CHUNK || weir__load_relaxed(&p->special) ? 0 : refill;
 }
 
 void weir__lease_want(struct weir__lease *lease, const struct weir__policy_state *p, uint64_t now)
 {
-    if (most_of(p) < FIRST_CHUNK)
+    if (weir__lease_most(p) == 0)
         return;
     lease->chunk = FIRST_CHUNK;
     lease->since = now;
@@ -130,8 +137,8 @@ int weir__lease_fill(struct weir__lease *lease, const struct weir__ask *ask, str
     uint64_t want;
 
     give_back(lease, ask, e, now);
-    lease->changes = weir__load_acquire(&p->changes);
-    adapt(lease, most_of(p), now);
+    lease->changes = weir__load_acquire(&ask->w->gate->changes);
+    adapt(lease, weir__lease_most(p), now);
     if (lease->chunk == 0 || !weir__take_is_fast(p, cost))
         return WEIR__REKEYED;
     want = affordable(lease, p, e, now, cost);

@@ -9,7 +9,7 @@
  *
  * A lease holds at most a quarter of what was left, 100 us of refill and 1/64 of the burst; all leases of a bucket at
  * most 1/16. So limits below some 160,000 a second and bursts below 1,024 are never leased, and what a thread that
- * has gone elsewhere holds back is little.
+ * has gone elsewhere holds back is little. Spending is weir/quick.h's.
  *
  * There is one for each stripe of counters (stats.h), of a handle: a thread that owns the stripe owns the lease, and
  * who gets the stripe after it goes on with the lease. Closing the handle gives all of them back.
@@ -20,41 +20,32 @@
 #include "lib/stats.h"
 #include "lib/take.h"
 
-/* Written by its thread alone. */
+/* Written by its thread alone; how it begins is weir/quick.h's. */
 struct weir__lease {
     _Alignas(64) uint64_t tokens; /* left to spend */
+    uint64_t changes;             /* of the gate when it was filled */
     uint64_t held;                /* counted in entry->leased for it */
     uint64_t since;               /* ns: when it was last filled */
     uint64_t chunk;               /* tokens wanted at a time; 0: no lease is wanted */
-    uint32_t changes;             /* of the policy when it was filled */
 };
+_Static_assert(sizeof(struct weir__lease) == sizeof(struct weir_lease_) &&
+                   offsetof(struct weir__lease, changes) == offsetof(struct weir_lease_, changes),
+               "one begins like the other");
 
-struct weir__leases {
-    struct weir__lease *of; /* [WEIR__STRIPES - 1] */
-};
-
-/* NULL when out of memory. */
-struct weir__leases *weir__lease_open(struct weir *w);
+/* One for each stripe that a thread can own. NULL when out of memory. */
+struct weir__lease *weir__lease_open(struct weir *w);
 
 /* Gives back what they hold, if the entry is still there (e not NULL). Threads: none may be taking. leases may be
  * NULL. */
-void weir__lease_close(const struct weir__ask *ask, struct weir__hot *e, struct weir__leases *leases);
+void weir__lease_close(const struct weir__ask *ask, struct weir__hot *e, struct weir__lease *leases);
 
-WEIR__INLINE struct weir__lease *weir__lease_own(const struct weir__leases *leases, size_t stripe)
+WEIR__INLINE struct weir__lease *weir__lease_own(struct weir__lease *leases, size_t stripe)
 {
-    return (struct weir__lease *)(void *)((char *)leases->of +
-                                          stripe / (WEIR__STRIPE_BYTES / sizeof(struct weir__lease)));
+    return &leases[stripe / WEIR__STRIPE_BYTES];
 }
 
-/* Spends from the lease. False: not enough in it, or the policy has changed. */
-WEIR__INLINE bool weir__lease_spend(struct weir__lease *lease, const struct weir__policy_state *p, int64_t cost)
-{
-    if (WEIR__UNLIKELY((uint64_t)cost - 1 >= lease->tokens) ||
-        WEIR__UNLIKELY(weir__load_acquire(&p->changes) != lease->changes))
-        return false;
-    lease->tokens -= (uint64_t)cost;
-    return true;
-}
+/* The most tokens that one may hold, by the policy's numbers alone. 0: none is made. */
+uint64_t weir__lease_most(const struct weir__policy_state *p);
 
 /* Others are taking from the bucket as well: from now on leases are wanted, where the policy's numbers allow. */
 void weir__lease_want(struct weir__lease *lease, const struct weir__policy_state *p, uint64_t now);

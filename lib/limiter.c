@@ -215,6 +215,8 @@ int weir_open(struct weir **out, const struct weir_options *options)
         goto put_region;
     w->gate = w->gate_page.base;
     weir__clock_init(&w->gate->clock, !read.now_ns && read.clock == WEIR_CLOCK_AUTO);
+    weir__store_relaxed(&w->gate->changes, 2); /* 0: wiped; 1: a handle's, for never */
+    weir__store_relaxed(&w->gate->stripes, w->private_counts);
     weir__store_release(&w->gate->alive, 1);
     *out = w;
     return 0;

@@ -60,7 +60,7 @@ struct weir__policy_state {
     _Atomic uint8_t shadow;
     _Atomic uint8_t k;       /* of every entry, but while weir_policy_set changes them one by one */
     _Atomic uint8_t current; /* slot[] of new entries: their k is slot_k[current], which is not always k */
-    uint8_t spare;
+    _Atomic uint8_t leased;  /* there has been a lease: what a handle learned of the cap must allow for them */
     /* the rest */
     _Alignas(
         64) _Atomic double fall_rate; /* hybrid: the share that a never-synced key falls back to, tokens a second */
@@ -74,7 +74,6 @@ struct weir__policy_state {
     char name[WEIR_NAME_MAX + 1];
     char group[WEIR_NAME_MAX + 1]; /* empty: none */
     _Atomic uint8_t slot_k[2];     /* of slot[] */
-    _Atomic uint32_t changes;      /* by weir_policy_set, so far: a lease of before is given back */
 };
 _Static_assert(sizeof(struct weir__policy_state) == 384, "six lines");
 
@@ -127,6 +126,10 @@ struct weir__state {
 };
 
 struct weir__gate {
+    /* as weir/quick.h says */
+    _Atomic uint64_t stripes; /* private_counts; 0 in a child after fork, where a sync had started */
+    _Atomic uint64_t changes; /* by weir_policy_set, and a policy's first lease: even; odd while one is at work */
+    /* the rest */
     _Atomic uint32_t policies; /* ids below it may be used; in a shared limiter, those that this process has met */
     _Atomic uint32_t alive;    /* 1; 0 in a child after fork, where a sync had started, and with it all of this */
     struct weir__clock clock;

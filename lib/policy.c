@@ -343,14 +343,16 @@ int weir_policy_set(struct weir *w, weir_policy_id id, const struct weir_policy 
     weir__workers_walk(w);
     now = weir_now(w);
     finish_walk(w, now);
+    /* Odd before anything else is stored, and release stores follow: whoever sees one of them sees this too. */
+    atomic_fetch_add_explicit(&w->gate->changes, 1, memory_order_acq_rel);
     spare = weir__load_relaxed(&p->current) ^ 1u;
     write_slot(p, spare, &read, &numbers);
     write_settings(p, &read);
     weir__store_release(&p->k, numbers.k);
     w->state->walking = id + 1;
     atomic_store_explicit(&p->current, (uint8_t)spare, memory_order_seq_cst);
-    atomic_fetch_add_explicit(&p->changes, 1, memory_order_release);
     finish_walk(w, now);
+    atomic_fetch_add_explicit(&w->gate->changes, 1, memory_order_release);
     weir__unlock(&w->state->walk_lock);
     weir__unlock(&w->state->policy_lock);
     tell_hooks(w, id);

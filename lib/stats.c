@@ -9,7 +9,7 @@
 
 #define PRIVATE_STRIPES (WEIR__STRIPES - 1)
 
-_Thread_local size_t weir__stats_stripe WEIR__TLS_MODEL = SIZE_MAX;
+WEIR_THREAD_ size_t weir_stripe_ = SIZE_MAX;
 
 static _Atomic uint32_t taken; /* stripes, a bit each, of all limiters of this process */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -21,7 +21,7 @@ _Static_assert(WEIR__STRIPES <= 32, "a bit each");
 /* A thread ends: what it counted stays. Release: the next owner goes on from its last count. */
 static void give_stripe_back(void *stripe)
 {
-    weir__stats_stripe = SIZE_MAX;
+    weir_stripe_ = SIZE_MAX;
     atomic_fetch_and_explicit(&taken, ~(UINT32_C(1) << ((uintptr_t)stripe - 1)), memory_order_release);
 }
 
@@ -52,13 +52,13 @@ static uint32_t take_stripe(void)
 
 void weir__stats_count_slow(struct weir *w, weir_policy_id policy, int verdict)
 {
-    if (weir__stats_stripe == SIZE_MAX)
-        weir__stats_stripe = take_stripe() * WEIR__STRIPE_BYTES;
-    if (weir__stats_stripe < w->private_counts)
-        weir__stats_step(&w->counts[policy], weir__stats_stripe, verdict);
+    if (weir_stripe_ == SIZE_MAX)
+        weir_stripe_ = take_stripe() * WEIR__STRIPE_BYTES;
+    if (weir_stripe_ < w->private_counts)
+        weir__stats_step(&w->counts[policy], weir_stripe_, verdict);
     else
-        atomic_fetch_add_explicit(&w->counts[weir__stats_stripe / sizeof(struct weir__count) + policy].verdict[verdict],
-                                  1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&w->counts[weir_stripe_ / sizeof(struct weir__count) + policy].verdict[verdict], 1,
+                                  memory_order_relaxed);
 }
 
 uint64_t weir__stats_verdicts(const struct weir *w, weir_policy_id policy, int verdict)

@@ -10,15 +10,7 @@
 
 #include "lib/limiter.h"
 
-#if defined(__ELF__)
-#define WEIR__TLS_MODEL __attribute__((tls_model("initial-exec")))
-#else
-#define WEIR__TLS_MODEL
-#endif
-
-/* Where this thread's stripe begins, bytes from a limiter's first; SIZE_MAX: it has none yet. Given back when the
- * thread ends. */
-extern _Thread_local size_t weir__stats_stripe WEIR__TLS_MODEL;
+/* This thread's stripe is weir_stripe_ (weir/quick.h), given back when the thread ends. */
 
 /* One more verdict of the policy whose count in the first stripe is `first`; the stripe is this thread's own. */
 WEIR__INLINE void weir__stats_step(struct weir__count *first, size_t stripe, int verdict)
@@ -34,7 +26,7 @@ void weir__stats_count_slow(struct weir *w, weir_policy_id policy, int verdict);
 /* verdict: WEIR_ALLOW or WEIR_DENY. */
 WEIR__INLINE void weir__stats_count(struct weir *w, weir_policy_id policy, int verdict)
 {
-    size_t stripe = weir__stats_stripe;
+    size_t stripe = weir_stripe_;
 
     if (WEIR__UNLIKELY(stripe >= w->private_counts))
         weir__stats_count_slow(w, policy, verdict);

@@ -246,7 +246,7 @@ WEIR__INLINE int take_quickly(struct weir *w, weir_policy_id policy, const uint6
                               uint64_t now)
 {
     struct weir__hot *e = weir__table_aim(w, id);
-    size_t stripe = weir__stats_stripe;
+    size_t stripe = weir_stripe_;
     int verdict;
     uint64_t x;
 

@@ -264,7 +264,7 @@ struct weir_key;
 
 WEIR_API int weir_key_open(struct weir *w, weir_policy_id id, const void *key, size_t key_len, struct weir_key **out);
 
-/* As weir_take_at; now_ns 0: the limiter's clock. */
+/* As weir_take_at; now_ns 0: the limiter's clock. The usual case is compiled into the caller (weir/quick.h). */
 WEIR_API int weir_key_take(struct weir_key *key, int64_t cost, uint64_t now_ns, struct weir_result *result);
 
 /* Threads: no take may be running on it. NULL is allowed. */
@@ -330,4 +330,7 @@ static inline weir_policy weir_policy_init_()
     return p;
 }
 #endif
+
+#include <weir/quick.h>
+
 #endif

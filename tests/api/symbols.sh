@@ -11,7 +11,7 @@ build=$1
 # Names declared with WEIR_API in these headers.
 declared()
 {
-    cat "$@" | tr '\n' ' ' | grep -oE 'WEIR_API [^;(]*[ *](weir_[a-z0-9_]+)\(' | sed -E 's/.*[ *](weir_[a-z0-9_]+)\($/\1/' | sort
+    cat "$@" | tr '\n' ' ' | grep -oE 'WEIR_API [^;(]*[ *](weir_[a-z0-9_]+)[(;]' | sed -E 's/.*[ *](weir_[a-z0-9_]+)[(;]$/\1/' | sort
 }
 
 # Functions of the seam.
