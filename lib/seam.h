@@ -203,6 +203,25 @@ void weir__seam_audit(struct weir *w, size_t budget);
 /* Number of slots in the table: an upper bound of weir__report.slot. */
 uint32_t weir__seam_slots(const struct weir *w);
 
+/* ---- for whoever watches ----------------------------------------------------------------------------------------- */
+
+/* Decisions of a policy so far. Threads: any. */
+void weir__seam_verdicts(struct weir *w, weir_policy_id id, uint64_t *allowed, uint64_t *denied);
+
+/* What an entry was asked for: only differences mean anything, and only while id is the same. Tokens admitted, and
+ * those denied where that is counted (hybrid keys that Redis knows). 0: no key is there. Threads: any. */
+struct weir__sight {
+    uint64_t id;
+    weir_policy_id policy;
+    uint64_t tokens;
+};
+int weir__seam_sight(const struct weir *w, uint32_t slot, struct weir__sight *out);
+
+/* collector: copies the key with this id, or as much of it as fits (of a long key of a local policy the first 32
+ * bytes). Returns the length of the whole key; 0: another key is there by now. */
+#define WEIR__SEAM_KEY_PART 32u
+size_t weir__seam_key(struct weir *w, uint32_t slot, uint64_t id, void *buf, size_t size);
+
 #if defined(__GNUC__)
 #pragma GCC visibility pop
 #endif

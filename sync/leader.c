@@ -220,3 +220,8 @@ void weir__leader_flush(struct weir__reconcile *rec, struct weir__flush *flush)
     rec->waiting_end = &flush->next;
     uv_timer_start(&rec->pulse, on_look, PULSE_MS, PULSE_MS);
 }
+
+int weir__reconcile_leads(const struct weir__reconcile *rec)
+{
+    return !rec->follows;
+}

@@ -55,6 +55,9 @@ struct weir__flush {
 };
 void weir__reconcile_flush(struct weir__reconcile *rec, struct weir__flush *flush);
 
+/* Of the processes that share the limiter: is it this one that reconciles? Else 1. */
+int weir__reconcile_leads(const struct weir__reconcile *rec);
+
 /* Is there nothing to report, and no slice to give back? */
 int weir__reconcile_is_idle(struct weir__reconcile *rec);
 

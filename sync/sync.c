@@ -270,9 +270,10 @@ static void on_link_closed(void *arg)
 {
     struct weir_sync *sync = arg;
 
-    sync->parts = 5;
+    sync->parts = 6;
     weir__reconcile_close(sync->rec, on_part_closed, sync);
     weir__strict_close(sync->strict, on_part_closed, sync);
+    weir__watch_close(sync->watch, on_part_closed, sync);
     uv_close((uv_handle_t *)&sync->prepare, on_handle_closed);
     uv_close((uv_handle_t *)&sync->drain, on_handle_closed);
     uv_close((uv_handle_t *)&sync->async, on_handle_closed);
@@ -291,6 +292,7 @@ static void finish(struct weir_sync *sync)
     late = weir__queue_shut(&sync->queue);
     handle_all(sync, late);
     weir__strict_stop(sync->strict);
+    weir__watch_stop(sync->watch); /* before another process takes over and listens */
     sync->unsent = weir__reconcile_stop(sync->rec);
     sync->finished = 1;
     weir__reconcile_leave(sync->rec);
@@ -433,6 +435,7 @@ static void free_memory(struct weir_sync *sync)
         weir__reconcile_close(sync->rec, NULL, NULL);
     if (sync->strict)
         weir__strict_close(sync->strict, NULL, NULL);
+    weir__watch_close(sync->watch, NULL, NULL);
     deinit(sync);
     weir__seam_free(sync->node.w, sync, sizeof *sync);
 }
@@ -467,6 +470,8 @@ static int open_parts(struct weir_sync *sync, const struct weir_sync_options *o,
         status = weir__reconcile_open(&sync->rec, &sync->node);
     if (!status)
         status = weir__strict_open(&sync->strict, &sync->node, on_alive, sync);
+    if (!status)
+        status = weir__watch_open(&sync->watch, &sync->node, sync->rec, o->stats_socket);
     if (!status && sync->own)
         status = make_thread(sync);
     if (status)
@@ -513,6 +518,7 @@ static void start_handles(struct weir_sync *sync)
     weir__node_policies(&sync->node);
     weir__strict_start(sync->strict);
     weir__reconcile_start(sync->rec);
+    weir__watch_start(sync->watch);
     weir__store_start(sync->node.store);
 }
 

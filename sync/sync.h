@@ -20,12 +20,14 @@
 #include "sync/queue.h"
 #include "sync/reconcile.h"
 #include "sync/strict.h"
+#include "sync/watch.h"
 
 struct weir_sync {
     struct weir__node node;
     struct weir__hooks hooks;
     struct weir__reconcile *rec;
     struct weir__strict *strict;
+    struct weir__watch *watch; /* the stats socket; NULL: none */
     struct weir__queue queue;
     uv_loop_t own_loop;
     uv_async_t async;

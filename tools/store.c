@@ -10,6 +10,7 @@
 #include <uv.h>
 
 #include "sync/link.h"
+#include "sync/store.h"
 #include "tools/args.h"
 
 #define MS UINT64_C(1000000)
@@ -50,7 +51,7 @@ struct visit {
     uint32_t sought; /* shards asked so far, where it is not known how many there are */
     uv_loop_t loop;
     uv_timer_t deadline;
-    struct weir__link *link;
+    struct weir__store *store;
     struct weir__wire_buf command;
     int done, closing;
     int elsewhere; /* head and seen: of another shard of the policy */
@@ -79,7 +80,7 @@ static void leave(struct visit *v)
     if (!v->closing) {
         v->closing = 1;
         uv_close((uv_handle_t *)&v->deadline, NULL);
-        weir__link_close(v->link, NULL, NULL);
+        weir__store_close(v->store, NULL, NULL);
     }
 }
 
@@ -164,9 +165,10 @@ static void on_reply(void *arg, enum weir__link_kind kind, const struct redisRep
 static void ask(struct visit *v)
 {
     weir__wire_buf_clear(&v->command);
-    if (weir__wire_peek_encode(&v->command, &v->target, v->key, v->key_len, 0, weir__link_sha(v->link, 0)) != 0) {
+    if (weir__wire_peek_encode(&v->command, &v->target, v->key, v->key_len, 0, weir__store_sha(v->store, 0)) != 0) {
         fail(v, "prefix and names are too long");
-    } else if (weir__link_command(v->link, v->command.data, v->command.len, v->options->timeout_ms * MS, on_reply, v)) {
+    } else if (weir__store_command(v->store, v->command.data, v->command.len, v->options->timeout_ms * MS, on_reply,
+                                   v)) {
         fail(v, "Redis is gone");
     }
 }
@@ -201,6 +203,7 @@ static int visit(struct visit *v, const struct weir__uri *uri)
                                        .scripts = &peek,
                                        .script_count = 1,
                                        .connect_timeout_ns = v->options->timeout_ms * MS,
+                                       .allocator = memory,
                                        .log = on_log,
                                        .on_state = on_state,
                                        .arg = v};
@@ -210,10 +213,10 @@ static int visit(struct visit *v, const struct weir__uri *uri)
     }
     uv_timer_init(&v->loop, &v->deadline);
     v->deadline.data = v;
-    status = weir__link_open(&v->link, &v->loop, &config);
+    status = weir__store_open(&v->store, &v->loop, &config);
     if (status == 0) {
         uv_timer_start(&v->deadline, on_deadline, v->options->timeout_ms, 0);
-        weir__link_start(v->link);
+        weir__store_start(v->store);
     } else {
         uv_close((uv_handle_t *)&v->deadline, NULL);
     }

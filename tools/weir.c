@@ -14,6 +14,7 @@
 #include "tools/exits.h"
 #include "tools/inspect.h"
 #include "tools/simulate.h"
+#include "tools/top.h"
 
 static const struct {
     const char *name;
@@ -24,6 +25,7 @@ static const struct {
     {"demo", demo_main, "processes that share one limit through a private Redis, live"},
     {"inspect", inspect_main, "all that Redis holds of one key"},
     {"simulate", simulate_main, "nodes that share one limit, in virtual time, with any strategy"},
+    {"top", top_main, "what a process decides, and its hottest keys, live"},
 };
 
 static void usage(FILE *file)

@@ -38,7 +38,8 @@ struct weir_sync_options {
     const char *tls_cert;
     const char *tls_key;
     const char *tls_server_name; /* SNI; NULL: the URI's host */
-    uint64_t reserved[4];
+    const char *stats_socket;    /* path of a unix socket where `weir top` sees this process; NULL: none (default) */
+    uint64_t reserved[3];
 };
 
 #ifdef __cplusplus
@@ -49,6 +50,11 @@ struct weir_sync_options {
         .size = sizeof(struct weir_sync_options)                                                                       \
     }
 #endif
+
+/* stats_socket: made for this user alone (mode 0600), removed at the end. One that a dead process left is replaced;
+ * while another one listens there, or it can't be made, that is logged and tried again. Of processes that share a
+ * limiter the one that reconciles listens. Longer than a socket's path may be: WEIR_E_RANGE. What it says:
+ * docs/stats-socket.md. */
 
 /* Starts reconciling w. loop NULL: on a thread of its own. Else on the caller's loop, and the call must be made on its
  * thread; the handles keep no loop alive. A Redis that can't be reached is not an error: the outage policies answer

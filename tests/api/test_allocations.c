@@ -5,6 +5,7 @@
  * nothing of what the library allocates.
  */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -206,6 +207,9 @@ static int scenario_shared(struct memory *memory)
     options.interval_ms = 20;
     options.shards = 2;
     options.drain_ms = 200;
+    char path[128];
+    snprintf(path, sizeof path, "%s/stats", redis_server_folder(server));
+    options.stats_socket = path;
     int start_met = refused(weir_sync_start(&sync, w, NULL, &options));
     if (start_met)
         ck_assert_int_eq(weir_sync_start(&sync, w, NULL, &options), 0);

@@ -137,6 +137,10 @@ START_TEST(wrong_lines)
         {"inspect", "api", "k", "more"},
         {"inspect", "api", "k", "--shards=0"},
         {"inspect", "api", "k", "--timeout=0"},
+        {"top"},
+        {"top", "socket", "more"},
+        {"top", "socket", "--keys=101"},
+        {"top", "socket", "--interval=1ms"},
         {"nothing"},
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
@@ -150,7 +154,7 @@ END_TEST
 
 START_TEST(every_command_answers_help)
 {
-    static const char *const commands[] = {"check", "demo", "inspect", "simulate"};
+    static const char *const commands[] = {"check", "demo", "inspect", "simulate", "top"};
     char text[64];
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         tool_run(&run, commands[i], "--help", NULL);
