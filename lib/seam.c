@@ -15,6 +15,8 @@
 #include "lib/table.h"
 #include "lib/workers.h"
 
+#define PREFETCH_AHEAD 8u /* entries: what it takes to fetch one, in times of what it takes to report one */
+
 enum prepared { NOTHING, IN_FLIGHT, READY };
 
 /* ---- policies ---------------------------------------------------------------------------------------------------- */
@@ -233,6 +235,33 @@ static void take_back(struct weir *w, const struct weir__report *report)
     weir__seam_release(w, report->slot, report->spent, report->refunded);
 }
 
+void weir__seam_prefetch(const struct weir *w, uint32_t slot)
+{
+    const char *slice = (const char *)&w->slice[slot];
+
+    __builtin_prefetch(&w->hot[slot], 1, 3);
+    __builtin_prefetch(&w->cold[slot], 1, 3);
+    __builtin_prefetch(slice, 1, 3);
+    __builtin_prefetch(slice + 64, 1, 3);
+    __builtin_prefetch(slice + 128, 1, 3);
+}
+
+/* The next n entries of what is left of a word. */
+static void prefetch_ahead(const struct weir *w, size_t word, uint64_t *mask, unsigned n)
+{
+    for (; n > 0 && *mask; n--, *mask &= *mask - 1)
+        weir__seam_prefetch(w, (uint32_t)(word * 64 + (unsigned)__builtin_ctzll(*mask)));
+}
+
+/* One of a list of urgent ones, none of which is taken yet. Returns the next. */
+static uint32_t prefetch_link(const struct weir *w, uint32_t list)
+{
+    if (!list)
+        return 0;
+    weir__seam_prefetch(w, list - 1);
+    return weir__load_relaxed(&w->hot[list - 1].urgent_next);
+}
+
 size_t weir__seam_collect(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx)
 {
     return weir__seam_collect_some(w, now, budget, NULL, take, ctx);
@@ -246,15 +275,17 @@ size_t weir__seam_collect_some(struct weir *w, uint64_t now, size_t budget, weir
     bool stopped = budget == 0;
 
     for (size_t n = 0; n < words && !stopped; n++, word++) {
-        uint64_t mask, back = 0;
+        uint64_t mask, ahead, back = 0;
 
         if (word >= words)
             word = 0;
-        mask = weir__dirty_grab(w, word);
+        ahead = mask = weir__dirty_grab(w, word);
+        prefetch_ahead(w, word, &ahead, PREFETCH_AHEAD);
         for (; mask && !stopped; mask &= mask - 1) {
             uint32_t slot = (uint32_t)(word * 64 + (unsigned)__builtin_ctzll(mask));
             enum prepared prepared;
 
+            prefetch_ahead(w, word, &ahead, 1);
             if (wants && !wants(ctx, slot)) {
                 back |= mask & -mask;
                 continue;
@@ -262,7 +293,7 @@ size_t weir__seam_collect_some(struct weir *w, uint64_t now, size_t budget, weir
             /* The flag is set before the bit: if it is clear now, whoever sets it will set the bit anew. */
             if (!weir__dirty_is(&w->hot[slot]))
                 continue;
-            prepared = prepare(w, slot, now, &report);
+            prepared = weir__load_relaxed(&w->hot[slot].reported) ? IN_FLIGHT : prepare(w, slot, now, &report);
             if (prepared == IN_FLIGHT) {
                 back |= mask & -mask;
             } else if (prepared == READY && !take(ctx, &report)) {
@@ -283,17 +314,23 @@ size_t weir__seam_collect_some(struct weir *w, uint64_t now, size_t budget, weir
 
 size_t weir__seam_urgent(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx)
 {
-    uint32_t list = w->state->urgent_rest;
+    uint32_t list = w->state->urgent_rest, ahead = list;
     struct weir__report report;
+    unsigned lead = 0;
     size_t taken = 0;
 
     while (taken < budget) {
         uint32_t slot;
 
-        if (!list)
-            list = weir__urgent_drain(w);
+        if (!list) {
+            list = ahead = weir__urgent_drain(w);
+            lead = 0;
+        }
         if (!list)
             break;
+        for (; lead <= PREFETCH_AHEAD; lead++)
+            ahead = prefetch_link(w, ahead);
+        lead--;
         slot = weir__urgent_pop(w, &list);
         if (prepare(w, slot, now, &report) != READY)
             continue; /* in flight: what it brings may do; if not, a taker will say so */
@@ -556,14 +593,16 @@ uint64_t weir__seam_unsent(struct weir *w)
 
     weir__workers_walk(w);
     for (size_t word = 0; word < words; word++) {
-        uint64_t mask = weir__load_acquire(&w->dirty[word]);
+        uint64_t mask = weir__load_acquire(&w->dirty[word]), ahead = mask;
 
+        prefetch_ahead(w, word, &ahead, PREFETCH_AHEAD);
         for (; mask; mask &= mask - 1) {
             uint32_t slot = (uint32_t)(word * 64 + (unsigned)__builtin_ctzll(mask));
             struct weir__hot *e = &w->hot[slot];
             struct weir__view v;
             int64_t spent;
 
+            prefetch_ahead(w, word, &ahead, 1);
             if (weir__load_acquire(&e->id[0]) == 0 || weir__load_acquire(&e->regime) == WEIR__LOCAL)
                 continue;
             look(w, e, 0, &v);

@@ -119,6 +119,9 @@ struct weir__grant {
     double global; /* T: the fleet's level as Redis sees it, for `remaining` */
 };
 
+/* collector: fetches the lines of an entry that is to be reported or answered soon, for they are rarely in a cache. */
+void weir__seam_prefetch(const struct weir *w, uint32_t slot);
+
 /* collector: applies the answer and ends the report: unpins. */
 void weir__seam_apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir__grant *grant);
 

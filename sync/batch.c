@@ -13,7 +13,12 @@
 
 void weir__lane_queue(struct weir__lane *lane, struct weir__out *out)
 {
-    out->next = NULL;
+    struct weir__out **recent = &lane->recent[lane->ever++ % WEIR__LANE_AHEAD];
+
+    if (lane->queued >= WEIR__LANE_AHEAD)
+        (*recent)->ahead = out;
+    *recent = out;
+    out->next = out->ahead = NULL;
     if (lane->last)
         lane->last->next = out;
     else
@@ -40,7 +45,7 @@ uint32_t weir__batch_weight(int slice)
     return slice < 0 ? EMPTY_WEIGHT : slice ? LONG_WEIGHT : 1;
 }
 
-/* How many of the queued reports one batch carries. */
+/* How many of the queued reports one batch carries. What it needs of them is fetched on the way. */
 static uint32_t count_fitting(const struct weir__node *node, const struct weir__lane *lane, uint32_t *weight)
 {
     uint32_t count = 0;
@@ -49,6 +54,10 @@ static uint32_t count_fitting(const struct weir__node *node, const struct weir__
     for (const struct weir__out *out = lane->first; out && count < WEIR__WIRE_RECORDS; out = out->next) {
         uint32_t more = out->slice ? LONG_WEIGHT : 1;
 
+        __builtin_prefetch(out->ahead, 0, 3);
+        __builtin_prefetch((const char *)out->ahead + 64, 0, 3);
+        __builtin_prefetch(out->kept, 0, 3);
+        __builtin_prefetch(out->key, 0, 3);
         if (count && *weight + more > node->batch_max)
             break;
         *weight += more;

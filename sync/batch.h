@@ -17,15 +17,18 @@
 
 struct weir__batch;
 
+#define WEIR__LANE_AHEAD 8u /* a power of two */
+
 struct weir__lane {
     struct weir__policy *policy;
     weir_policy_id id;
     uint32_t shard;
-    struct weir__out *first, *last; /* queued reports */
-    uint32_t queued;
-    struct weir__batch *batch; /* on its way, or parked until it can go again */
-    struct weir__lane *next;   /* of the ready ones */
-    uint8_t ready, presence;   /* presence: a batch without records is wanted */
+    struct weir__out *first, *last;             /* queued reports */
+    uint32_t queued, ever;                      /* ever: modulo 2^32 */
+    struct weir__out *recent[WEIR__LANE_AHEAD]; /* the last queued */
+    struct weir__batch *batch;                  /* on its way, or parked until it can go again */
+    struct weir__lane *next;                    /* of the ready ones */
+    uint8_t ready, presence;                    /* presence: a batch without records is wanted */
     uint64_t seq;
     double epoch;         /* 0: never answered */
     uint64_t answered_at; /* when the last batch answered was sent (machine's clock); 0: never */

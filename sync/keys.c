@@ -42,6 +42,8 @@ static void *take_object(struct weir__node *node, struct weir__pool *pool, uint3
         void *object = pool->free;
 
         memcpy(&pool->free, object, sizeof(void *));
+        __builtin_prefetch(pool->free, 1, 3);
+        __builtin_prefetch((const char *)pool->free + 64, 1, 3);
         memcpy(index, (char *)object + sizeof(void *), sizeof *index);
         return memset(object, 0, pool->size);
     }
@@ -198,7 +200,8 @@ void weir__keys_drop(struct weir__keys *keys, struct weir__kept *kept)
     give_object(&keys->kept, kept, kept->self);
 }
 
-struct weir__out *weir__keys_depart(struct weir__keys *keys, struct weir__kept *kept, const struct weir__report *report)
+struct weir__out *weir__keys_depart(struct weir__keys *keys, struct weir__kept *kept, const struct weir__report *report,
+                                    uint64_t mono)
 {
     uint32_t index;
     struct weir__out *out = take_object(keys->node, &keys->outs, &index);
@@ -216,7 +219,7 @@ struct weir__out *weir__keys_depart(struct weir__keys *keys, struct weir__kept *
     out->rate = report->rate;
     out->now = report->now;
     kept->out = 1;
-    kept->reported_at = uv_hrtime();
+    kept->reported_at = mono;
     keys->out_count++;
     keys->out_spent += out->spent;
     return out;

@@ -41,7 +41,7 @@ struct weir__kept {
 
 /* On its way: queued for a batch, or in one. */
 struct weir__out {
-    struct weir__out *next;
+    struct weir__out *next, *ahead; /* ahead: to be fetched by whoever is at this one; a hint, good while it is queued */
     struct weir__kept *kept;
     const void *key;
     uint32_t key_len;
@@ -93,9 +93,10 @@ struct weir__kept *weir__keys_at(const struct weir__keys *keys, uint32_t slot);
 void weir__keys_move(struct weir__keys *keys, struct weir__kept *kept, enum weir__list list);
 void weir__keys_drop(struct weir__keys *keys, struct weir__kept *kept);
 
-/* A report on its way, with what the report says; NULL: no memory. weir__keys_arrive ends it. */
-struct weir__out *weir__keys_depart(struct weir__keys *keys, struct weir__kept *kept,
-                                    const struct weir__report *report);
+/* A report on its way, with what the report says; mono: the machine's clock. NULL: no memory. weir__keys_arrive ends
+ * it. */
+struct weir__out *weir__keys_depart(struct weir__keys *keys, struct weir__kept *kept, const struct weir__report *report,
+                                    uint64_t mono);
 void weir__keys_arrive(struct weir__keys *keys, struct weir__out *out);
 
 /* What Redis last said of it, grown since at the policy's rate; its burst at most. Counts where kept->known. */

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include <uv.h>
+
 #define POLICIES 1024u /* of one limiter */
 #define OUT 1u         /* of lane->out: a batch is on its way ... */
 #define SECOND 2u      /* ... described by head[1] */
@@ -235,7 +237,7 @@ static struct weir__out *depart(struct weir__node *node, struct weir__keys *keys
     report.now = flight->now;
     report.spent = flight->spent;
     kept = weir__keys_find(keys, &report);
-    out = kept ? weir__keys_depart(keys, kept, &report) : NULL;
+    out = kept ? weir__keys_depart(keys, kept, &report, uv_hrtime()) : NULL;
     if (!out) {
         *status = WEIR_E_NOMEM;
         return NULL;

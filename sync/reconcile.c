@@ -104,7 +104,7 @@ static void plan(struct weir__reconcile *rec, const struct weir__policy *policy,
                  const struct weir__report *report)
 {
     struct weir__kept *kept = out->kept;
-    double now = (double)uv_hrtime() / 1e9, interval = policy->terms.interval;
+    double now = (double)rec->mono / 1e9, interval = policy->terms.interval;
 
     weir__demand_add(&kept->demand, now, report->attempts, interval);
     kept->max_cost = fmax((double)report->asked, kept->max_cost > 1 ? 0.9 * kept->max_cost : 0);
@@ -131,7 +131,7 @@ static int accept_report(struct weir__reconcile *rec, const struct weir__report 
 {
     struct weir__course *course = weir__reconcile_course(rec, report->policy);
     struct weir__kept *kept = course ? weir__keys_find(&rec->keys, report) : NULL;
-    struct weir__out *out = kept ? weir__keys_depart(&rec->keys, kept, report) : NULL;
+    struct weir__out *out = kept ? weir__keys_depart(&rec->keys, kept, report, rec->mono) : NULL;
 
     if (!out) {
         rec->full = 1;
@@ -253,6 +253,7 @@ static void work(struct weir__reconcile *rec)
     uint64_t more = 0;
 
     rec->full = 0;
+    rec->mono = uv_hrtime();
     for (uint32_t id = 0; id < rec->course_count && budget; id++) {
         budget -= walk_recall(rec, id, now, budget);
         if (budget && rec->courses[id].walk)
@@ -556,7 +557,7 @@ void weir__reconcile_pump(struct weir__reconcile *rec)
 
     if (!rec->up || rec->stopped || rec->follows)
         return;
-    mono = uv_hrtime();
+    mono = rec->mono = uv_hrtime();
     now = weir_now(node->w);
     if (rec->urgent) {
         rec->full = 0;

@@ -46,6 +46,7 @@ struct weir__reconcile {
     uint32_t flying;               /* the weight of the batches on their way */
     struct weir__slice_terms base; /* of what has no slice */
     uint64_t tick_ns;
+    uint64_t mono;        /* machine's clock: of the reports that are being taken */
     uint64_t collect_at;  /* machine's clock */
     uint64_t answered_at; /* the last answer to anything */
     uint64_t fresh;       /* limiter's clock: what has no slice is good until then */
