@@ -9,6 +9,7 @@
 
 #include <weir/weir.h>
 
+#include "tools/bench.h"
 #include "tools/check.h"
 #include "tools/demo.h"
 #include "tools/exits.h"
@@ -21,6 +22,7 @@ static const struct {
     int (*main)(int argc, char **argv);
     const char *what;
 } commands[] = {
+    {"bench", bench_main, "decisions a second, here and against a Redis"},
     {"check", check_main, "one decision, made by Redis"},
     {"demo", demo_main, "processes that share one limit through a private Redis, live"},
     {"inspect", inspect_main, "all that Redis holds of one key"},

@@ -111,6 +111,8 @@ START_TEST(nobody_answers)
     tool_run(&run, "inspect", "api", "k", "--redis", "unix:///nonexistent/socket", "--timeout", "100ms", NULL);
     ck_assert_int_eq(run.code, 3);
     ck_assert_ptr_nonnull(strstr(run.err, "No such file"));
+    tool_run(&run, "bench", "--seconds", "1ms", "--redis", "unix:///nonexistent/socket", "--timeout", "100ms", NULL);
+    ck_assert_int_eq(run.code, 3);
     redis_server_pause(server);
     tool_run(&run, "check", "api=1/s", "k", "--redis", uri, "--timeout", "100ms", NULL);
     ck_assert_int_eq(run.code, 3);
@@ -141,6 +143,9 @@ START_TEST(wrong_lines)
         {"top", "socket", "more"},
         {"top", "socket", "--keys=101"},
         {"top", "socket", "--interval=1ms"},
+        {"bench", "x"},
+        {"bench", "--seconds=0"},
+        {"bench", "--threads=0"},
         {"nothing"},
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
@@ -154,7 +159,7 @@ END_TEST
 
 START_TEST(every_command_answers_help)
 {
-    static const char *const commands[] = {"check", "demo", "inspect", "simulate", "top"};
+    static const char *const commands[] = {"bench", "check", "demo", "inspect", "simulate", "top"};
     char text[64];
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         tool_run(&run, commands[i], "--help", NULL);
@@ -167,6 +172,37 @@ START_TEST(every_command_answers_help)
         tool_run(&run, "--help", NULL);
         ck_assert_ptr_nonnull(strstr(run.out, commands[i]));
     }
+}
+END_TEST
+
+/* ---- bench ------------------------------------------------------------------------------------------------------- */
+
+static int count_of(const char *text)
+{
+    int n = 0;
+    for (const char *at = run.out; (at = strstr(at, text)) != NULL; at++) {
+        n++;
+    }
+    return n;
+}
+
+START_TEST(bench_measures_memory_and_redis)
+{
+    static const char *const rows[] = {"key handle\"", "16 at once\"", "hybrid, ", "strict, "};
+    tool_run(&run, "bench", "--seconds", "10ms", "--threads", "2", "--json", "--redis", uri, "--timeout", "5s", NULL);
+    ck_assert_msg(run.code == 0, "%d: %s", run.code, run.err);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ck_assert_msg(strstr(run.out, rows[i]) != NULL, "no row %s in %s", rows[i], run.out);
+    }
+    ck_assert_int_eq(count_of("\"decisions_per_s\": "), 7);
+    ck_assert_int_eq(count_of("\"decisions_per_s\": 0,"), 0);
+    ck_assert_int_eq(count_of("\"round_trip_us\": null"), 6);
+    /* all of it is in Redis for a while only */
+    ck_assert_str_ne(redis_server_do(server, "DBSIZE", NULL), "0");
+    const char *immortal = redis_server_do(
+        server, "EVAL",
+        "for _, k in ipairs(redis.call('KEYS', '*')) do if redis.call('PTTL', k) < 0 then return k end end", "0", NULL);
+    ck_assert_str_eq(immortal, "(nil)");
 }
 END_TEST
 
@@ -293,6 +329,7 @@ int main(void)
     tcase_add_test(tcase, check_finds_the_numbers_in_force);
     tcase_add_test(tcase, check_shares_the_bucket_with_processes);
     tcase_add_test(tcase, nobody_answers);
+    tcase_add_test(tcase, bench_measures_memory_and_redis);
     tcase_add_test(tcase, inspect_shows_a_bucket);
     tcase_add_test(tcase, inspect_shows_slices_by_node);
     tcase_add_test(tcase, inspect_shows_debt);
