@@ -78,16 +78,42 @@ struct weir_quick_ {
 #define WEIR_RARE_(c) __builtin_expect(!!(c), 0)
 __extension__ typedef unsigned __int128 weir_u128_;
 
-/* One more, of a counter that this thread alone writes. One instruction, for the sake of the latency of two. */
+/* In memory that this thread alone writes one instruction is quicker than two. */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#define WEIR_RMW_ 1
+#else
+#define WEIR_RMW_ 0
+#endif
+
+/* One more verdict. */
 WEIR_INLINE_ void weir_count_(struct weir_quick_ *q, size_t stripe, int verdict)
 {
     uint64_t *count = (uint64_t *)(void *)(q->counts + stripe) + verdict;
 
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#if WEIR_RMW_
     __asm__("addq $1, %0" : "+m"(*count) : : "cc");
 #else
     __atomic_store_n(count, __atomic_load_n(count, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 #endif
+}
+
+/* False: there are fewer, and nothing was done. */
+WEIR_INLINE_ int weir_lease_spend_(struct weir_lease_ *lease, uint64_t cost)
+{
+#if WEIR_RMW_
+    int fewer;
+
+    __asm__("subq %2, %0" : "+m"(lease->tokens), "=@ccc"(fewer) : "er"(cost));
+    if (WEIR_RARE_(fewer)) {
+        lease->tokens += cost;
+        return 0;
+    }
+#else
+    if (WEIR_RARE_(cost > lease->tokens))
+        return 0;
+    lease->tokens -= cost;
+#endif
+    return 1;
 }
 
 /* From this thread's lease, if there are leases. */
@@ -96,13 +122,12 @@ WEIR_INLINE_ int weir_take_lease_(struct weir_quick_ *q, char *leases, int64_t c
     size_t stripe = weir_stripe_;
     struct weir_lease_ *lease;
 
-    if (WEIR_RARE_(!leases) || WEIR_RARE_(stripe >= q->stripes))
+    if (!leases || WEIR_RARE_(stripe >= q->stripes))
         return WEIR_UNDECIDED_;
     lease = (struct weir_lease_ *)(void *)(leases + stripe / WEIR_LEASE_STEP_);
-    if (WEIR_RARE_((uint64_t)cost - 1 >= lease->tokens) ||
-        WEIR_RARE_(__atomic_load_n(&q->gate->changes, __ATOMIC_ACQUIRE) != lease->changes))
+    if (WEIR_RARE_(cost < 1) || WEIR_RARE_(__atomic_load_n(&q->gate->changes, __ATOMIC_ACQUIRE) != lease->changes) ||
+        WEIR_RARE_(!weir_lease_spend_(lease, (uint64_t)cost)))
         return WEIR_UNDECIDED_;
-    lease->tokens -= (uint64_t)cost;
     weir_count_(q, stripe, 0);
     return 0;
 }
@@ -185,7 +210,7 @@ WEIR_INLINE_ int weir_key_take(struct weir_key *key, int64_t cost, uint64_t now_
         return WEIR_RARE_(verdict == WEIR_UNDECIDED_) ? weir_key_ask_(key, cost, now_ns, NULL) : verdict;
     }
     leases = __atomic_load_n(&q->leases, __ATOMIC_ACQUIRE);
-    if (WEIR_RARE_(leases != NULL)) {
+    if (leases) {
         verdict = weir_take_lease_(q, leases, cost);
         if (verdict != WEIR_UNDECIDED_)
             return verdict;
