@@ -32,6 +32,7 @@
 #define WEIR__INLINE static inline __attribute__((always_inline))
 
 __extension__ typedef unsigned __int128 weir__u128;
+__extension__ typedef unsigned __int128 __attribute__((may_alias)) weir__u128_alias;
 
 #define weir__load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
 #define weir__load_acquire(p) atomic_load_explicit((p), memory_order_acquire)
@@ -61,50 +62,19 @@ WEIR__INLINE bool weir__cas16(_Atomic uint64_t *pair, uint64_t *lo, uint64_t *hi
     return swapped;
 }
 
-#elif WEIR__CAS16_NATIVE && defined(__aarch64__) && defined(__ARM_FEATURE_ATOMICS)
-
-WEIR__INLINE bool weir__cas16(_Atomic uint64_t *pair, uint64_t *lo, uint64_t *hi, uint64_t new_lo, uint64_t new_hi)
-{
-    register uint64_t found_lo __asm__("x0") = *lo;
-    register uint64_t found_hi __asm__("x1") = *hi;
-    register uint64_t want_lo __asm__("x2") = new_lo;
-    register uint64_t want_hi __asm__("x3") = new_hi;
-    bool swapped;
-
-    __asm__ volatile("caspal %0, %1, %3, %4, %2"
-                     : "+r"(found_lo), "+r"(found_hi), "+Q"(*(weir__u128 *)(void *)pair)
-                     : "r"(want_lo), "r"(want_hi)
-                     : "memory");
-    swapped = found_lo == *lo && found_hi == *hi;
-    *lo = found_lo;
-    *hi = found_hi;
-    return swapped;
-}
-
 #elif WEIR__CAS16_NATIVE && defined(__aarch64__)
 
+/* The compiler's, for it asks the processor: casp where that has LSE, else a load-exclusive pair and its store. (The
+ * __atomic_ builtin of gcc would want libatomic.) A full barrier. */
 WEIR__INLINE bool weir__cas16(_Atomic uint64_t *pair, uint64_t *lo, uint64_t *hi, uint64_t new_lo, uint64_t new_hi)
 {
-    uint64_t found_lo, found_hi;
-    uint32_t lost;
+    weir__u128 want = (weir__u128)*hi << 64 | *lo;
+    weir__u128 found =
+        __sync_val_compare_and_swap((weir__u128_alias *)(void *)pair, want, (weir__u128)new_hi << 64 | new_lo);
 
-    do {
-        __asm__ volatile("ldaxp %0, %1, %2"
-                         : "=&r"(found_lo), "=&r"(found_hi)
-                         : "Q"(*(weir__u128 *)(void *)pair)
-                         : "memory");
-        if (found_lo != *lo || found_hi != *hi) {
-            __asm__ volatile("clrex" ::: "memory");
-            *lo = found_lo;
-            *hi = found_hi;
-            return false;
-        }
-        __asm__ volatile("stlxp %w0, %2, %3, %1"
-                         : "=&r"(lost), "+Q"(*(weir__u128 *)(void *)pair)
-                         : "r"(new_lo), "r"(new_hi)
-                         : "memory");
-    } while (lost);
-    return true;
+    *lo = (uint64_t)found;
+    *hi = (uint64_t)(found >> 64);
+    return found == want;
 }
 
 #endif

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Counts the test cases of one `meson test` run: tally.py build/meson-logs/testlog.json
+"""Counts the test cases of `meson test` runs: tally.py build/meson-logs/testlog.json...
 
 Every line of TAP is a case. A program that printed no plan, fewer cases than planned, or failed without naming a case
 (a crash, a time-out, a sanitizer's report) is a failed case too, and so is a run of no test at all.
@@ -36,15 +36,20 @@ def count(test):
     return passed, failed, skipped
 
 
-def main():
+def count_run(path):
+    """The same of each program of one run."""
     try:
-        with open(sys.argv[1], encoding="utf-8") as log:
+        with open(path, encoding="utf-8") as log:
             tests = [json.loads(line) for line in log if line.strip()]
     except OSError:
         tests = []
     if not tests:
         print("failed: no test was run")
-    counts = [count(test) for test in tests] or [(0, 1, 0)]
+    return [count(test) for test in tests] or [(0, 1, 0)]
+
+
+def main():
+    counts = [program for path in sys.argv[1:] for program in count_run(path)]
     passed, failed, skipped = (sum(column) for column in zip(*counts))
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     return 1 if failed else 0

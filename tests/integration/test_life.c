@@ -502,6 +502,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("life");
     TCase *start = tcase_create("start"), *callers = tcase_create("the caller's loop"), *end = tcase_create("end");
+    TCase *forked = tcase_create("fork");
 
     tcase_add_checked_fixture(start, open_server, close_server);
     tcase_add_test(start, bad_options_leave_nothing);
@@ -509,8 +510,11 @@ static Suite *suite(void)
     tcase_add_test(start, a_thread_of_its_own_ends_with_its_callback);
     tcase_add_test(start, the_limiter_may_be_closed_in_the_callback);
     tcase_add_test(start, a_sync_may_be_started_again);
-    tcase_add_test(start, a_child_is_told);
     suite_add_tcase(s, start);
+    tcase_set_tags(forked, "wipe_on_fork");
+    tcase_add_checked_fixture(forked, open_server, close_server);
+    tcase_add_test(forked, a_child_is_told);
+    suite_add_tcase(s, forked);
     tcase_add_checked_fixture(callers, open_server, close_server);
     tcase_add_test(callers, an_idle_sync_keeps_no_loop_alive);
     tcase_add_test(callers, the_callers_loop_serves);

@@ -347,18 +347,22 @@ END_TEST
 static Suite *suite(void)
 {
     Suite *s = suite_create("shared");
-    TCase *t = tcase_create("shared"), *kill;
+    TCase *t = tcase_create("shared"), *alive, *kill;
 
     suite_add_tcase(s, t);
     if (!WEIR__CAS16_NATIVE) {
         tcase_add_test(t, refused_without_a_16_byte_swap);
         return s;
     }
-    kill = tcase_create("kill");
     tcase_add_test(t, processes_share_buckets_and_policies);
     tcase_add_loop_test(t, what_a_dead_process_left_is_put_right, 0, STAGES);
-    tcase_add_test(t, the_living_are_waited_for);
     tcase_add_test(t, a_walk_that_was_cut_short);
+    alive = tcase_create("alive");
+    tcase_set_tags(alive, "start_times");
+    tcase_add_test(alive, the_living_are_waited_for);
+    suite_add_tcase(s, alive);
+    kill = tcase_create("kill");
+    tcase_set_tags(kill, "start_times robust_locks");
     tcase_set_timeout(kill, 300);
     tcase_add_test(kill, killed_anywhere);
     suite_add_tcase(s, kill);

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,22 @@ static void listen_to(int out, int err, struct tool_run *run)
     run->out[sinks[0].used] = run->err[sinks[1].used] = '\0';
 }
 
-void tool_run_program(struct tool_run *run, const char *const *argv)
+void tool_exec(const char *path, char *const argv[])
+{
+    static char emulator[256]; /* as Meson says */
+    char *words[WORDS_MAX + 2] = {emulator, (char *)(uintptr_t)path};
+    snprintf(emulator, sizeof emulator, "%s", getenv("MESON_EXE_WRAPPER") ? getenv("MESON_EXE_WRAPPER") : "");
+    if (!emulator[0]) {
+        execv(path, argv);
+        return;
+    }
+    for (size_t n = 1; n < WORDS_MAX && argv[n]; n++) {
+        words[n + 1] = argv[n];
+    }
+    execvp(emulator, words);
+}
+
+static void run_child(struct tool_run *run, const char *const *argv, int is_weir)
 {
     int out[2], err[2], status;
     ck_assert_int_eq(pipe(out), 0);
@@ -62,7 +78,11 @@ void tool_run_program(struct tool_run *run, const char *const *argv)
         close(err[0]);
         close(out[1]);
         close(err[1]);
-        execvp(argv[0], (char *const *)argv);
+        if (is_weir) {
+            tool_exec(argv[0], (char *const *)argv);
+        } else {
+            execvp(argv[0], (char *const *)argv);
+        }
         _exit(127);
     }
     close(out[1]);
@@ -73,6 +93,11 @@ void tool_run_program(struct tool_run *run, const char *const *argv)
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     run->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     ck_assert_msg(run->code != 127, "no program '%s'", argv[0]);
+}
+
+void tool_run_program(struct tool_run *run, const char *const *argv)
+{
+    run_child(run, argv, 0);
 }
 
 void tool_run(struct tool_run *run, const char *word, ...)
@@ -89,7 +114,7 @@ void tool_run(struct tool_run *run, const char *word, ...)
         argv[n++] = word;
     }
     va_end(words);
-    tool_run_program(run, argv);
+    run_child(run, argv, 1);
 }
 
 double tool_number(const struct tool_run *run, const char *name)
