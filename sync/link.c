@@ -18,7 +18,8 @@
 
 enum {
     IN_LINE_MAX = 1024, /* commands without an answer: a server that lags so far behind gets no more */
-    LOG_LINE_SIZE = 512
+    LOG_LINE_SIZE = 512,
+    SECRET_MIN = 4 /* a shorter piece of a password at the end of a line tells nothing */
 };
 
 #define MS UINT64_C(1000000)
@@ -53,6 +54,19 @@ static int is_fault(enum weir__link_kind kind)
     return kind >= WEIR__LINK_RESOLVE && kind <= WEIR__LINK_CLOSED;
 }
 
+/* Stars for the password, also where the end of the line cuts it: a server may quote what it did not like. */
+static void hide_password(const struct weir__link *link, char *line)
+{
+    const char *secret = link->uri.password;
+    size_t n = strlen(secret), least = n < SECRET_MIN ? n : SECRET_MIN;
+    for (size_t left = strlen(line); least > 0 && left >= least; line++, left--) {
+        size_t most = n < left ? n : left;
+        if (memcmp(line, secret, most) == 0) {
+            memset(line, '*', most);
+        }
+    }
+}
+
 /* Names the server. What that one said may be anything: no control character leaves. */
 void weir__link_say(struct weir__link *link, enum weir_log_level level, const char *format, ...)
 {
@@ -67,6 +81,7 @@ void weir__link_say(struct weir__link *link, enum weir_log_level level, const ch
     va_start(args, format);
     vsnprintf(line + n, sizeof line - n, format, args);
     va_end(args);
+    hide_password(link, line + n);
     for (char *c = line; *c; c++) {
         if ((unsigned char)*c < 0x20 || *c == 0x7f) {
             *c = '?';

@@ -9,6 +9,8 @@
 
 #include "sync/link_state.h"
 
+#define SAID_NS UINT64_C(10000000000)
+
 /* ---- replies ----------------------------------------------------------------------------------------------------- */
 
 static void become_up(struct weir__link *link)
@@ -196,6 +198,34 @@ static int resend(struct weir__link *link, struct weir__command *command)
     return 1;
 }
 
+/* Is it this user, or this server, that will never run our scripts? Servers before 5.0 let nobody write who had asked
+ * for the time. */
+static int is_hopeless(enum weir__link_kind kind, const char *error, size_t len)
+{
+    static const char *const signs[] = {"can't run this command", "non deterministic"};
+    for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++) {
+        size_t n = strlen(signs[i]);
+        for (size_t at = 0; at + n <= len; at++) {
+            if (memcmp(error + at, signs[i], n) == 0) {
+                return 1;
+            }
+        }
+    }
+    return kind == WEIR__LINK_NOPERM;
+}
+
+/* Somebody must learn why nothing works (a user without rights, a full server), but not at every command. */
+static void say_error(struct weir__link *link, enum weir__link_kind kind, const char *error, size_t len)
+{
+    uint64_t now = uv_hrtime();
+    if (kind != WEIR__LINK_NOSCRIPT && (link->said_at[kind] == 0 || now - link->said_at[kind] > SAID_NS)) {
+        link->said_at[kind] = now;
+        weir__link_say(
+            link, WEIR_LOG_WARN, ": %s: %.*s%s", weir__link_kind_label(kind), len < 200 ? (int)len : 200, error,
+            is_hopeless(kind, error, len) ? " (what weir needs: Redis 5, the rights in docs/security.md)" : "");
+    }
+}
+
 static void answer_user(struct weir__link *link, struct weir__command *command, const struct redisReply *reply)
 {
     size_t len = 0;
@@ -210,8 +240,12 @@ static void answer_user(struct weir__link *link, struct weir__command *command, 
         if (kind == WEIR__LINK_NOSCRIPT && cb && !command->resent && resend(link, command)) {
             return;
         }
-        if (weir__link_effect_of(kind) == WEIR__LINK_DROP && !(kind == WEIR__LINK_MOVED && link->config.cluster)) {
+        int drops =
+            weir__link_effect_of(kind) == WEIR__LINK_DROP && !(kind == WEIR__LINK_MOVED && link->config.cluster);
+        if (drops) {
             weir__link_leave(link, kind, error);
+        } else if (!link->config.cluster || (kind != WEIR__LINK_MOVED && kind != WEIR__LINK_ASK)) {
+            say_error(link, kind, error, len);
         }
     }
     weir__line_spare(&link->line, command);

@@ -11,7 +11,7 @@
 
 #include <uv.h>
 
-#include "script_client.h"
+#include "integration/script_client.h"
 #include "support/liar.h"
 #include "support/node.h"
 #include "support/redis_server.h"

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One limiter, three policies, one proxy.
+ */
+#include "support/trial.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <uv.h>
+
+#include "integration/script_client.h"
+
+enum { LARGE = 100000, SMALL = 200, OVERSHOOT = SMALL / 10 };
+
+/* Tokens that Redis counts as taken of a policy's only key. */
+static double taken_of(const struct trial *trial, const char *policy, double burst)
+{
+    struct weir__wire_target target = {.prefix = "weir", .policy = policy, .shards = 64};
+    struct weir__wire_seen_slice slices[4];
+    struct weir__wire_seen seen;
+    struct script_client client;
+    struct weir__wire_head head;
+    target.shard = weir__wire_shard("k", 1, 64);
+    script_client_open(&client, trial->server);
+    ck_assert_int_eq(script_client_peek(&client, &target, "k", 0, &head, &seen, slices, 4), 0);
+    script_client_close(&client);
+    return seen.exists ? burst - seen.total : 0;
+}
+
+static int take_of(struct trial *trial, weir_policy_id id, struct weir_result *result)
+{
+    return weir_take(trial->node.w, id, "k", 1, 1, result);
+}
+
+static void take_strict(struct trial *trial)
+{
+    struct weir_request request = {.policy = trial->strict, .key = "k", .key_len = 1, .cost = 1};
+    struct weir_result result;
+    int status = weir_take_wait(trial->node.w, &request, 0, &result);
+    ck_assert_msg(status == WEIR_ALLOW || status == WEIR_DENY, "%s", weir_strerror(status));
+    trial->doubtful += (result.flags & WEIR_DEGRADED) != 0;
+    trial->certain += status == WEIR_ALLOW && !(result.flags & WEIR_DEGRADED);
+}
+
+static void take_all(struct trial *trial, int strict)
+{
+    struct weir_result result;
+    trial->p += take_of(trial, trial->node.id, &result) == WEIR_ALLOW;
+    trial->degraded += (result.flags & WEIR_DEGRADED) != 0;
+    trial->q += take_of(trial, trial->small, NULL) == WEIR_ALLOW;
+    if (strict) {
+        take_strict(trial);
+    }
+}
+
+static void settle(struct trial *trial)
+{
+    node_until(node_stats(&trial->node).store_up == 1);
+    node_until(node_flush(&trial->node) == 0 && trial->node.status == 0);
+}
+
+void trial_open(struct trial *trial, const struct trial_options *options)
+{
+    static const struct trial_options defaults;
+    static const char *const args[] = {"--enable-debug-command", "yes", NULL};
+    struct weir_policy policy = node_policy(LARGE / 10, NODE_DAY, LARGE);
+    struct weir_sync_options sync = WEIR_SYNC_OPTIONS_INIT;
+    char uri[192];
+    memset(trial, 0, sizeof *trial);
+    options = options ? options : &defaults;
+    trial->server = redis_server_open(&(struct redis_server_options){.persist = options->persist, .args = args});
+    redis_server_do(trial->server, "ACL", "SETUSER", "jane", "on", ">s3cret", "~*", "+@all", NULL);
+    trial->liar = liar_open(&(struct liar_options){.upstream = redis_server_socket(trial->server)});
+    snprintf(uri, sizeof uri, "unix://%s%s", options->login ? options->login : "", liar_socket(trial->liar));
+    node_open(&trial->node, &policy);
+    policy.name = "q";
+    policy.limit = SMALL / 10;
+    policy.burst = SMALL;
+    ck_assert_int_eq(weir_policy_add(trial->node.w, &policy, &trial->small), 0);
+    policy.name = "s";
+    policy.limit = LARGE / 10;
+    policy.burst = LARGE;
+    policy.mode = WEIR_STRICT;
+    ck_assert_int_eq(weir_policy_add(trial->node.w, &policy, &trial->strict), 0);
+    sync.interval_ms = 50;
+    sync.connect_timeout_ms = 100;
+    node_start(&trial->node, uri, &sync);
+    for (int i = 0; i < 100; i++) {
+        take_all(trial, i % 10 == 0);
+        node_pause(1);
+    }
+    settle(trial);
+    ck_assert_int_gt(trial->certain, 0);
+    ck_assert_int_gt(trial->p, 0);
+}
+
+void trial_load(struct trial *trial, unsigned ms, void (*often)(void))
+{
+    uint64_t began = uv_hrtime(), turn = 0;
+    for (unsigned i = 0; uv_hrtime() - began < ms * NODE_MS; i++) {
+        if (often && uv_hrtime() - began >= turn * 20 * NODE_MS) {
+            turn++;
+            often();
+        }
+        take_all(trial, i % 8 == 0);
+        node_pause(1);
+    }
+}
+
+void trial_recover(struct trial *trial, int forgets)
+{
+    long certain;
+    double taken;
+    settle(trial);
+    for (int i = 0; i < SMALL; i++) { /* now the small one is empty for sure */
+        trial->q += take_of(trial, trial->small, NULL) == WEIR_ALLOW;
+    }
+    certain = trial->certain;
+    for (int i = 0; trial->certain < certain + 10; i++) {
+        ck_assert_msg(i < 2000, "strict verdicts never come from Redis again");
+        take_strict(trial);
+        node_pause(1);
+    }
+    settle(trial);
+    trial->errors = (long)node_stats(&trial->node).sync_errors;
+    ck_assert_msg(trial->q <= SMALL + OVERSHOOT + 1, "%ld let in of %d", trial->q, SMALL);
+    taken = taken_of(trial, "p", LARGE);
+    ck_assert_msg(taken <= (double)trial->p + 0.1 && taken >= (double)trial->p - 3, "%ld admitted, %f charged",
+                  trial->p, taken);
+    taken = taken_of(trial, "s", LARGE);
+    ck_assert_msg(taken <= (double)(trial->certain + trial->doubtful + trial->errors) + 0.1,
+                  "%ld + %ld answered, %ld batches in doubt, %f charged", trial->certain, trial->doubtful,
+                  trial->errors, taken);
+    ck_assert_msg(forgets || taken >= (double)trial->certain - 3, "%ld admitted, %f charged", trial->certain, taken);
+    ck_assert_uint_eq(node_end(&trial->node), 0);
+}
+
+void trial_close(struct trial *trial)
+{
+    node_close(&trial->node);
+    liar_close(trial->liar);
+    redis_server_close(trial->server);
+}
