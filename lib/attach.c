@@ -158,20 +158,13 @@ static int finish(const struct weir__ask *ask, int verdict, struct weir_result *
     return verdict;
 }
 
-static int check(struct weir *w, const struct weir_request *request, struct weir__ask *ask)
-{
-    int error = weir__take_check(w, request->policy, request->key, request->key_len, ask);
-
-    return error ? error : request->cost < 0 ? WEIR_E_COST : 0;
-}
-
 int weir__seam_try(struct weir *w, const struct weir_request *request, struct weir_result *result)
 {
     uint64_t now = weir_now(w), x;
     struct weir_result own;
     struct weir__ask ask;
     unsigned turns = 0;
-    int verdict = check(w, request, &ask);
+    int verdict = weir__take_check_tokens(w, request->policy, request->key, request->key_len, request->cost, &ask);
 
     if (verdict)
         return verdict;
@@ -203,7 +196,7 @@ void weir__seam_count(struct weir *w, weir_policy_id id, int status)
 int weir__seam_outage_take(struct weir *w, const struct weir_request *request, struct weir_result *result)
 {
     struct weir__ask ask;
-    int error = check(w, request, &ask);
+    int error = weir__take_check_tokens(w, request->policy, request->key, request->key_len, request->cost, &ask);
 
     return error ? error : weir__take_memory(&ask, weir_now(w), request->cost, result);
 }

@@ -30,6 +30,14 @@ int weir__take_check(struct weir *w, weir_policy_id policy, const void *key, siz
     return 0;
 }
 
+int weir__take_check_tokens(struct weir *w, weir_policy_id policy, const void *key, size_t key_len, int64_t tokens,
+                            struct weir__ask *ask)
+{
+    int error = weir__take_check(w, policy, key, key_len, ask);
+
+    return error ? error : tokens < 0 ? WEIR_E_COST : 0;
+}
+
 static bool is_local(const struct weir__policy_state *p)
 {
     return weir__load_acquire(&p->mode) == WEIR_LOCAL;
@@ -318,11 +326,9 @@ int weir_peek(struct weir *w, weir_policy_id policy, const void *key, size_t key
 
     if (!w)
         return WEIR_E_INVAL;
-    error = weir__take_check(w, policy, key, key_len, &ask);
+    error = weir__take_check_tokens(w, policy, key, key_len, cost, &ask);
     if (error)
         return error;
-    if (cost < 0)
-        return WEIR_E_COST;
     return is_strict(ask.p) ? peek_strict(&ask, cost, result) : weir__take_look(&ask, weir_now(w), cost, result);
 }
 
@@ -372,13 +378,9 @@ int weir_give(struct weir *w, weir_policy_id policy, const void *key, size_t key
 
     if (!w)
         return WEIR_E_INVAL;
-    error = weir__take_check(w, policy, key, key_len, &ask);
-    if (error)
+    error = weir__take_check_tokens(w, policy, key, key_len, tokens, &ask);
+    if (error || tokens == 0)
         return error;
-    if (tokens < 0)
-        return WEIR_E_COST;
-    if (tokens == 0)
-        return 0;
     return is_strict(ask.p) ? give_strict(&ask, tokens) : give_memory(&ask, weir_now(w), tokens);
 }
 

@@ -24,6 +24,10 @@ struct weir__ask {
 /* Fills all of ask. 0, or WEIR_E_NOENT, WEIR_E_FORKED, WEIR_E_KEY. */
 int weir__take_check(struct weir *w, weir_policy_id policy, const void *key, size_t key_len, struct weir__ask *ask);
 
+/* The same, and WEIR_E_COST for a negative number of tokens. */
+int weir__take_check_tokens(struct weir *w, weir_policy_id policy, const void *key, size_t key_len, int64_t tokens,
+                            struct weir__ask *ask);
+
 /* A verdict of any cost from memory; of a strict policy, its outage policy's. *charged: the tokens that
  * weir__take_undo gives back. Or WEIR_E_COST. Not counted. */
 int weir__take_charge(const struct weir__ask *ask, uint64_t now, int64_t cost, int64_t *charged,
