@@ -86,12 +86,6 @@ C
     [ "$said" = "$version $version" ] && [ "$(pc --modversion libweir-sync)" = "$version" ]
 }
 
-# fenced LANGUAGE N: the README's n-th block in that language.
-fenced()
-{
-    awk -v "open=\`\`\`$1" -v "n=$2" '$0 == "```" && on { exit } on { print } $0 == open { on = ++seen == n }' README.md
-}
-
 readme_program_prints_what_it_says()
 {
     fenced c 1 >"$scratch/readme.c"

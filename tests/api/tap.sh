@@ -27,6 +27,12 @@ skip()
     echo "ok $cases - $1 # SKIP $2"
 }
 
+# fenced LANGUAGE N: the README's n-th block in that language.
+fenced()
+{
+    awk -v "open=\`\`\`$1" -v "n=$2" '$0 == "```" && on { exit } on { print } $0 == open { on = ++seen == n }' README.md
+}
+
 finish()
 {
     echo "1..$cases"
