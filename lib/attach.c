@@ -189,8 +189,10 @@ int weir__seam_try(struct weir *w, const struct weir_request *request, struct we
 
 void weir__seam_count(struct weir *w, weir_policy_id id, int status)
 {
-    if (status == WEIR_ALLOW || status == WEIR_DENY)
-        weir__stats_count(w, id, status);
+    if (status != WEIR_ALLOW && status != WEIR_DENY)
+        return;
+    weir__stats_count(w, id, status);
+    atomic_fetch_add_explicit(&w->policies[id].by_redis[status], 1, memory_order_relaxed);
 }
 
 int weir__seam_outage_take(struct weir *w, const struct weir_request *request, struct weir_result *result)

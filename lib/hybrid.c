@@ -489,7 +489,10 @@ static WEIR__NOINLINE int decide_outage(struct ask *a, struct weir__view *v)
             a->result->remaining = 0;
     }
     if (verdict != AGAIN && a->how != LOOK) {
+        int told = verdict == WEIR_DENY && weir__load_relaxed(&a->policy->shadow) ? WEIR_ALLOW : verdict;
+
         atomic_fetch_add_explicit(&a->w->state->degraded, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&a->policy->by_fallback[told], 1, memory_order_relaxed);
         /* only an answer of Redis brings a new slice or ends life on a share, and only a report brings an answer */
         if (v->regime == WEIR__SLICED || v->f & WEIR__FALL)
             weir__dirty_mark(a->w, a->e);

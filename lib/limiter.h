@@ -67,6 +67,10 @@ struct weir__policy_state {
     _Atomic double fall_burst;        /* tokens; 0: never told, or no sync: the whole bucket */
     uint64_t limit, per_ns, version;  /* under policy_lock */
     uint64_t max_overshoot;           /* tokens, resolved; under policy_lock */
+    _Atomic uint64_t by_redis[2];     /* verdicts of Redis, by enum weir_status */
+    _Atomic uint64_t by_fallback[2];  /* ... of the outage policy */
+    _Atomic uint64_t told_local[2];   /* the rest of them, as last told: a counter goes up alone */
+    _Atomic uint64_t overshoot;       /* tokens admitted that the shared bucket did not have */
     _Atomic uint64_t fills_in;        /* ns from empty to full, rounded up, or WEIR_NEVER */
     _Atomic uint64_t per_second;      /* whole tokens that a second refills */
     _Atomic uint64_t interval;        /* hybrid: weir__seam_pace, ns; 0: never told */
@@ -75,7 +79,7 @@ struct weir__policy_state {
     char group[WEIR_NAME_MAX + 1]; /* empty: none */
     _Atomic uint8_t slot_k[2];     /* of slot[] */
 };
-_Static_assert(sizeof(struct weir__policy_state) == 384, "six lines");
+_Static_assert(sizeof(struct weir__policy_state) == 448, "seven lines");
 
 /* 15 tags (0: free) and a version of 7 bits with the sticky overflow bit on top: one line of the set's entries. */
 struct weir__tags {

@@ -54,6 +54,12 @@ void weir__seam_overdraft(struct weir *w, weir_policy_id id, uint64_t tokens, do
     weir__store_relaxed(&p->fall_burst, fallback_burst);
 }
 
+void weir__seam_overshoot(struct weir *w, weir_policy_id id, uint64_t tokens)
+{
+    if (tokens > 0)
+        atomic_fetch_add_explicit(&w->policies[id].overshoot, tokens, memory_order_relaxed);
+}
+
 void weir__seam_fresh_until(struct weir *w, weir_policy_id id, uint64_t until_ns)
 {
     weir__store_relaxed(&w->policies[id].fresh_until, until_ns);

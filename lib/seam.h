@@ -17,6 +17,29 @@
 #pragma GCC visibility push(default)
 #endif
 
+/* Durations, counted up to each bound; the last count is past all of them. */
+#define WEIR__SEAM_BOUNDS_NS                                                                                           \
+    {                                                                                                                  \
+        250000, 500000, 1000000, 2500000, 5000000, 10000000, 25000000, 50000000, 100000000, 250000000, 1000000000      \
+    }
+#define WEIR__SEAM_BOUNDS 11
+struct weir__seam_durations {
+    uint64_t count[WEIR__SEAM_BOUNDS + 1]; /* each for itself, not added up */
+    uint64_t sum_ns;
+};
+
+#define WEIR__SEAM_KINDS_MAX 32
+/* What weir_metrics_write tells besides weir_stats. */
+struct weir__seam_metrics {
+    struct weir__seam_durations sync, strict;
+    struct {
+        const char *kind; /* one word, static */
+        uint64_t count;
+    } errors[WEIR__SEAM_KINDS_MAX];
+    uint32_t kinds;
+    char hiredis[16], libuv[16]; /* versions */
+};
+
 /* What libweir calls when a sync is attached. Any thread; none may block but `strict`. */
 struct weir__hooks {
     void *ctx;
@@ -29,9 +52,10 @@ struct weir__hooks {
     int (*async)(void *ctx, const struct weir_request *request, weir_take_cb cb, void *arg);
     int (*wait)(void *ctx, const struct weir_request *request, uint64_t timeout_ns, struct weir_result *result);
     int (*forget)(void *ctx, weir_policy_id id, const void *key, size_t key_len);
-    void (*policy_changed)(void *ctx, weir_policy_id id); /* after weir_policy_add and _set */
-    void (*stats)(void *ctx, struct weir_stats *stats);   /* fills the fields that sync owns */
-    void (*join)(void *ctx);                              /* from weir_close: wait for the own thread */
+    void (*policy_changed)(void *ctx, weir_policy_id id);       /* after weir_policy_add and _set */
+    void (*stats)(void *ctx, struct weir_stats *stats);         /* fills the fields that sync owns */
+    void (*metrics)(void *ctx, struct weir__seam_metrics *out); /* NULL: it has none to tell */
+    void (*join)(void *ctx);                                    /* from weir_close: wait for the own thread */
 };
 /* Decisions that a hook makes are counted by it (weir__seam_count, weir__seam_outage_take), not by its caller. */
 
@@ -70,6 +94,9 @@ void weir__seam_fresh_until(struct weir *w, weir_policy_id id, uint64_t until_ns
 /* collector: how often it reports a key of this policy and how long an answer takes (ns), for WEIR_STALE (older than
  * two intervals) and for retry_after_ns where only Redis can tell more. Until told: 200 ms and 50 ms. */
 void weir__seam_pace(struct weir *w, weir_policy_id id, uint64_t interval_ns, uint64_t round_trip_ns);
+
+/* collector: so many tokens were admitted that the shared bucket did not have. */
+void weir__seam_overshoot(struct weir *w, weir_policy_id id, uint64_t tokens);
 
 struct weir__report {
     uint32_t slot; /* the entry, pinned until weir__seam_release */

@@ -34,6 +34,14 @@ static double bare_hold(const struct weir__slice_terms *terms, double free)
     return free < 1 ? (1 - free) / terms->rate : 0;
 }
 
+/* Of what a report told, the tokens that the bucket did not have: what others spend below it is theirs. */
+static uint64_t overshot(double total, int64_t spent, int64_t carried)
+{
+    double under = total < 0 ? fmin(-total, (double)spent) - (double)carried : 0;
+
+    return under > 0 ? (uint64_t)llround(under) : 0; /* parts of a token: now one too many, now too few */
+}
+
 static void apply(struct weir__reconcile *rec, struct weir__lane *lane, struct weir__out *out,
                   const struct weir__wire_grant *grant, const struct weir__wire_head *head, uint64_t mono, uint64_t now)
 {
@@ -54,6 +62,7 @@ static void apply(struct weir__reconcile *rec, struct weir__lane *lane, struct w
     if (force.rate <= 0 && force.cap <= 0)
         force.until = 0; /* no slice that could end */
     kept->carried = below_floor(&head->numbers, grant->total, out->spent);
+    weir__seam_overshoot(rec->node->w, lane->id, overshot(grant->total, out->spent, kept->carried));
     weir__persist_carry(rec->node, kept); /* first: once it is applied nobody asks again */
     weir__seam_apply(rec->node->w, kept->slot, now, &force);
     kept->known = 1;
@@ -84,6 +93,7 @@ static void applied(struct weir__reconcile *rec, struct weir__batch *batch, cons
     struct weir__course *course = &rec->courses[lane->id];
     uint64_t mono = uv_hrtime(), now = weir_now(node->w);
 
+    weir__measure_add(&node->count.sync_took, mono - batch->sent_at);
     if (batch->tries == 0)
         node->rtt = weir__slice_rtt(node->rtt, (double)(mono - batch->sent_at) / 1e9);
     weir__node_learn(node, lane->id, head);

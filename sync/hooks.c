@@ -5,7 +5,11 @@
  */
 #include "sync/sync.h"
 
+#include <stdio.h>
 #include <string.h>
+
+#include <hiredis/hiredis.h>
+#include <uv.h>
 
 #include "sync/store.h"
 
@@ -372,6 +376,24 @@ static void hook_stats(void *ctx, struct weir_stats *stats)
         stats->reconnects = weir__store_reconnects(sync->node.store);
 }
 
+_Static_assert(WEIR__LINK_KINDS <= WEIR__SEAM_KINDS_MAX, "a line each");
+
+static void hook_metrics(void *ctx, struct weir__seam_metrics *out)
+{
+    struct weir_sync *sync = ctx;
+    struct weir__counters *count = &sync->node.count;
+
+    weir__measure_read(&count->sync_took, &out->sync);
+    weir__measure_read(&count->strict_took, &out->strict);
+    out->kinds = 0;
+    for (int kind = WEIR__LINK_OK + 1; kind < WEIR__LINK_KINDS; kind++) {
+        out->errors[out->kinds].kind = weir__link_kind_label((enum weir__link_kind)kind);
+        out->errors[out->kinds++].count = atomic_load_explicit(&count->errors[kind], memory_order_relaxed);
+    }
+    snprintf(out->hiredis, sizeof out->hiredis, "%d.%d.%d", HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
+    snprintf(out->libuv, sizeof out->libuv, "%s", uv_version_string());
+}
+
 void weir__sync_hooks(struct weir_sync *sync, struct weir__hooks *hooks)
 {
     *hooks = (struct weir__hooks){.ctx = sync,
@@ -384,5 +406,6 @@ void weir__sync_hooks(struct weir_sync *sync, struct weir__hooks *hooks)
                                   .wait = hook_wait,
                                   .forget = hook_forget,
                                   .policy_changed = hook_policy_changed,
-                                  .stats = hook_stats};
+                                  .stats = hook_stats,
+                                  .metrics = hook_metrics};
 }

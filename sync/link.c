@@ -46,6 +46,8 @@ static void default_release(void *arg, void *memory, size_t size)
 void weir__link_count(struct weir__link *link, enum weir__link_kind kind)
 {
     atomic_fetch_add_explicit(&link->errors[kind], 1, memory_order_relaxed);
+    if (link->config.tally)
+        atomic_fetch_add_explicit(&link->config.tally[kind], 1, memory_order_relaxed);
 }
 
 /* Faults of the connection are counted when it ends, error replies when they come. */

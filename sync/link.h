@@ -104,9 +104,10 @@ struct weir__link_config {
     uint64_t seed;                           /* of the jitter; 0: from the clock and the process id */
     int signals_blocked; /* the loop's thread blocks SIGPIPE: no need to mask it around each write */
     const char *tls_ca, *tls_cert, *tls_key, *tls_server_name; /* files, NULL: defaults; used where uri->tls */
-    const struct weir__tls *tls; /* settings to share, instead of files; NULL: none */
-    int cluster;                 /* MOVED is the owner's to follow: the connection stays */
-    struct weir_allocator allocator;                           /* both functions NULL: malloc and free */
+    const struct weir__tls *tls;                               /* settings to share, instead of files; NULL: none */
+    int cluster;                     /* MOVED is the owner's to follow: the connection stays */
+    struct weir_allocator allocator; /* both functions NULL: malloc and free */
+    _Atomic uint64_t *tally;         /* [WEIR__LINK_KINDS]: what it counts as errors is added here too; NULL: nowhere */
     /* Lines hold no secret and no control character. NULL: none. */
     void (*log)(void *arg, enum weir_log_level level, const char *line);
     /* Called at each change of "commands are accepted", why being WEIR__LINK_OK for up. NULL: nobody asks. */

@@ -19,6 +19,8 @@
 #include <weir/weir.h>
 
 #include "lib/seam.h"
+#include "sync/link.h"
+#include "sync/measure.h"
 #include "sync/slice.h"
 #include "sync/wire.h"
 
@@ -41,6 +43,8 @@ struct weir__policy {
 struct weir__counters {
     _Atomic uint64_t syncs, sync_errors, reports, strict, pending_tokens, written_off_tokens, last_sync_ns;
     _Atomic int store_up;
+    struct weir__measure sync_took, strict_took;
+    _Atomic uint64_t errors[WEIR__LINK_KINDS]; /* of all servers, by kind */
 };
 
 struct weir__node {

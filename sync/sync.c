@@ -417,6 +417,7 @@ static int open_link(struct weir_sync *sync, const struct weir_sync_options *o, 
                                        .tls_key = o->tls_key,
                                        .tls_server_name = o->tls_server_name,
                                        .allocator = sync->node.mem,
+                                       .tally = sync->node.count.errors,
                                        .log = on_log,
                                        .on_state = on_state,
                                        .arg = sync};

@@ -89,7 +89,7 @@ command_runs()
 }
 
 # page [SECTION] NAME WORDS: the page is there, and says so.
-page() { inside sh -c 'MANPAGER=cat man "$@"' sh $1 | grep -F "$2"; }
+page() { inside sh -c 'MANPAGER=cat MANWIDTH=200 man "$@"' sh $1 | grep -F "$2"; }
 
 manual()
 {

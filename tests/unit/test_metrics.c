@@ -9,6 +9,8 @@
 
 #include <weir/weir.h>
 
+#include "support/exposition.h"
+
 #define SECOND UINT64_C(1000000000)
 
 static struct weir *w;
@@ -63,9 +65,10 @@ START_TEST(the_lines)
     ck_assert_int_gt(n, 0);
     ck_assert_uint_eq(strlen(text), (size_t)n);
     has_line("weir_build_info{version=\"0.1.0\"} 1");
-    has_line("weir_decisions_total{policy=\"api\",result=\"allowed\"} 7");
-    has_line("weir_decisions_total{policy=\"api\",result=\"denied\"} 3");
-    has_line("weir_decisions_total{policy=\"a\\\\b\\\"c\",result=\"allowed\"} 1");
+    has_line("weir_decisions_total{policy=\"api\",result=\"allowed\",source=\"local\"} 7");
+    has_line("weir_decisions_total{policy=\"api\",result=\"denied\",source=\"local\"} 3");
+    has_line("weir_decisions_total{policy=\"a\\\\b\\\"c\",result=\"allowed\",source=\"fallback\"} 1");
+    has_line("weir_decisions_total{policy=\"a\\\\b\\\"c\",result=\"allowed\",source=\"local\"} 0");
     has_line("weir_policy_limit{policy=\"api\"} 1.5");
     has_line("weir_policy_burst{policy=\"api\"} 7");
     has_line("weir_buckets 2");
@@ -74,30 +77,10 @@ START_TEST(the_lines)
 }
 END_TEST
 
-/* Each line is a comment or a sample; each sample's name was described, once. */
 START_TEST(the_format)
 {
-    char described[64][64];
-    size_t names = 0;
-
     ck_assert_int_gt(weir_metrics_write(w, text, sizeof text), 0);
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
-        char name[64];
-        size_t known = 0;
-
-        if (sscanf(line, "# TYPE %63s", name) == 1) {
-            for (size_t i = 0; i < names; i++)
-                ck_assert_str_ne(described[i], name);
-            memcpy(described[names++], name, sizeof name);
-        } else if (*line != '#') {
-            ck_assert_int_eq(sscanf(line, "%63[a-z_]", name), 1);
-            for (size_t i = 0; i < names; i++)
-                known += strcmp(described[i], name) == 0;
-            ck_assert_uint_eq(known, 1);
-            ck_assert_ptr_nonnull(strrchr(line, ' '));
-        }
-    }
-    ck_assert_uint_gt(names, 10);
+    ck_assert_uint_gt(exposition_check(text), 10);
 }
 END_TEST
 
