@@ -10,7 +10,7 @@
 #define FAILURES_MAX 3u              /* in a row: nobody waits any more */
 #define PROBE_NS (100 * WEIR__MS)    /* one query passes a shut circuit so often */
 #define EXPIRY_MIN_NS (2 * WEIR__MS) /* how often deadlines are looked at */
-#define FLYING_MAX 64u
+#define FLYING_MAX 256u              /* scripts on their way, however small: the link's line is only so long */
 
 /* ---- the circuit ------------------------------------------------------------------------------------------------- */
 
@@ -373,19 +373,26 @@ static void send_batch(struct weir__strict *strict, struct weir__strict_batch *b
     if (strict->flying)
         strict->flying->prev = batch;
     strict->flying = batch;
+    strict->flying_count++;
     strict->weight += batch->weight;
+}
+
+int weir__strict_is_backlog(const struct weir__strict *strict)
+{
+    const struct weir__node *node = strict->node;
+
+    return node->batch_max > 1 && strict->queued + strict->weight > (size_t)node->window * node->batch_max;
 }
 
 /* Full batches fill the window; small ones share it. Under backlog it is four times as wide: twice as many batches of
  * twice the size. */
 static int has_room(const struct weir__strict *strict)
 {
-    const struct weir__node *node = strict->node;
-    uint32_t limit = node->window * node->batch_max;
+    uint32_t limit = strict->node->window * strict->node->batch_max;
 
-    if (strict->queued > 2 * (size_t)limit)
+    if (weir__strict_is_backlog(strict))
         limit *= 4;
-    return strict->weight < limit;
+    return strict->weight < limit && strict->flying_count < FLYING_MAX;
 }
 
 void weir__strict_pump(struct weir__strict *strict)

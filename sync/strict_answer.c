@@ -74,6 +74,7 @@ static void deal(struct weir__strict *strict, const struct weir__wire_strict *sh
     const struct weir__wire_key *key = &shard->keys[entry->key];
     struct weir__query *next;
     uint32_t left = entry->op == WEIR__WIRE_TAKE ? entry->admitted : 0;
+    double reserved = key->total - key->free; /* as it was when this entry's turn came */
 
     for (; query; query = next) {
         double later = 0; /* what those after this one were given */
@@ -93,7 +94,8 @@ static void deal(struct weir__strict *strict, const struct weir__wire_strict *sh
                    (entry->op == WEIR__WIRE_LOOK && (query->cost == 0 || entry->free + 1e-9 >= (double)query->cost))) {
             status = WEIR_ALLOW;
         }
-        fill(&query->result, head, query->policy, status, query->cost, key->total + later, entry->free + later);
+        fill(&query->result, head, query->policy, status, query->cost, entry->free + reserved + later,
+             entry->free + later);
         query->result.limiter = strict->node->w;
         if (entry->op == WEIR__WIRE_GIVE) {
             query->status = 0;
@@ -293,6 +295,7 @@ void weir__strict_on_reply(void *arg, enum weir__link_kind kind, const struct re
         strict->flying = batch->next;
     if (batch->next)
         batch->next->prev = batch->prev;
+    strict->flying_count--;
     strict->weight -= batch->weight;
     if (kind == WEIR__LINK_OK && decode(batch, reply)) {
         weir__store_fault(strict->node->store, WEIR__LINK_PROTOCOL);

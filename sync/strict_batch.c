@@ -161,9 +161,7 @@ static uint32_t most_keys(const struct weir__strict *strict)
 {
     uint32_t most = strict->node->batch_max;
 
-    if (most == 1 || strict->queued <= 2 * (size_t)most)
-        return most;
-    return 2 * most < WEIR__WIRE_RECORDS ? 2 * most : WEIR__WIRE_RECORDS;
+    return weir__strict_is_backlog(strict) ? least(2 * most, WEIR__WIRE_RECORDS) : most;
 }
 
 static int is_strict(const struct weir__query *query)

@@ -60,7 +60,7 @@ struct weir__strict {
     uint32_t lane_room;
     struct weir__strict_lanes *ready, *last_ready;
     struct weir__strict_batch *flying;
-    uint32_t weight; /* of the batches on their way */
+    uint32_t flying_count, weight; /* of the batches on their way */
     size_t pending;  /* queries in lanes, and on their way */
     size_t queued;   /* in lanes */
     uint64_t expiry_at;
@@ -88,6 +88,9 @@ struct weir__query *weir__strict_pop(struct weir__strict *strict, struct weir__s
 struct weir__strict_lane *weir__strict_next_lane(struct weir__strict_lanes *lanes);
 void weir__strict_make_ready(struct weir__strict *strict, struct weir__strict_lanes *lanes,
                              struct weir__strict_lane *lane);
+
+/* Is there more to ask than the usual window holds? */
+int weir__strict_is_backlog(const struct weir__strict *strict);
 
 /* Ends a query by the outage policy. keep: as weir__query_answer. */
 void weir__strict_fail(struct weir__strict *strict, struct weir__query *query, int keep);

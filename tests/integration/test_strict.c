@@ -520,6 +520,7 @@ static int take_spread(struct node *node, struct weir_result results[SPREAD])
     int allowed = 0;
 
     memset(requests, 0, sizeof requests);
+    memset(results, 0, SPREAD * sizeof *results);
     for (int i = 0; i < SPREAD; i++) {
         requests[i].policy = node->id;
         requests[i].key = keys[i];

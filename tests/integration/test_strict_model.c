@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Strict requests against exact models: whatever they are merged with and whenever they come, they are one bucket. The
- * script is asked with the time that the test says, in numbers that doubles hold exactly; the library in real time,
- * with buckets that hardly refill.
+ * The strict script against an exact model: whatever a request is merged with and whenever it comes, its key is one
+ * bucket. It is asked with the time that the test says, in numbers that doubles hold exactly. (The library's part:
+ * test_strict_merge.c.)
  */
 #include <stdio.h>
 #include <stdlib.h>

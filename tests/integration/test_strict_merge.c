@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What travels together: how many requests share a script, in which order they are dealt, what each is told, and that a
+ * denial leaves no trace in Redis.
+ */
+#include <check.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/liar.h"
+#include "support/node.h"
+#include "support/redis_server.h"
+
+enum { MOST = 6000 };
+
+static struct redis_server *server;
+static struct liar *liar;
+static struct node a;
+
+static void setup(void)
+{
+    server = redis_server_open(NULL);
+    liar = liar_open(&(struct liar_options){.upstream = redis_server_socket(server)});
+}
+
+static void teardown(void)
+{
+    liar_close(liar);
+    redis_server_close(server);
+}
+
+static void start(uint64_t burst, uint32_t window_us)
+{
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    struct weir_policy policy = node_policy(burst, NODE_DAY, burst);
+
+    policy.mode = WEIR_STRICT;
+    options.timeout_ms = 5000; /* a machine with much to do is no outage */
+    options.strict_window_us = window_us;
+    node_open(&a, &policy);
+    node_start(&a, liar_uri(liar), &options);
+}
+
+static void finish(void)
+{
+    ck_assert_uint_eq(node_stats(&a).degraded, 0);
+    node_close(&a);
+}
+
+static unsigned scripts(void)
+{
+    return liar_count(liar, "EVALSHA");
+}
+
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
+
+struct answer {
+    int status, calls;
+    struct weir_result result;
+};
+
+static struct answer answers[MOST];
+static _Atomic int answered;
+
+static void on_answer(void *arg, int status, const struct weir_result *result)
+{
+    struct answer *answer = arg;
+
+    answer->status = status;
+    answer->result = *result;
+    answer->calls++;
+    atomic_fetch_add_explicit(&answered, 1, memory_order_release);
+}
+
+static int told(void)
+{
+    return atomic_load_explicit(&answered, memory_order_acquire);
+}
+
+static void ask(int i, const char *key, int64_t cost)
+{
+    struct weir_request request = {.policy = a.id, .key = key, .key_len = strlen(key), .cost = cost};
+
+    ck_assert_int_eq(weir_take_async(a.w, &request, on_answer, &answers[i]), 0);
+}
+
+/* The loop stands still in a callback from here to let_go: what is asked meanwhile meets in one turn. */
+static sem_t held, go;
+
+static void on_hold(void *arg, int status, const struct weir_result *result)
+{
+    (void)arg;
+    (void)status;
+    (void)result;
+    sem_post(&held);
+    sem_wait(&go);
+}
+
+static void hold(void)
+{
+    struct weir_request request = {.policy = a.id, .key = "hold", .key_len = 4, .cost = 0};
+
+    sem_init(&held, 0, 0);
+    sem_init(&go, 0, 0);
+    ck_assert_int_eq(weir_take_async(a.w, &request, on_hold, NULL), 0);
+    sem_wait(&held);
+}
+
+static void let_go(void)
+{
+    sem_post(&go);
+}
+
+/* ---- how many share a script ------------------------------------------------------------------------------------- */
+
+START_TEST(a_lone_request_is_sent_at_once)
+{
+    unsigned before;
+
+    start(100, 0);
+    before = scripts();
+    for (int i = 0; i < 20; i++)
+        ck_assert_int_eq(node_take(&a, "k", NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(scripts() - before, 20);
+    finish();
+}
+END_TEST
+
+START_TEST(a_window_gathers_what_comes_one_by_one)
+{
+    unsigned before;
+
+    start(100, 300000);
+    before = scripts();
+    for (int i = 0; i < 20; i++) {
+        ask(i, "k", 1);
+        node_pause(2);
+    }
+    ck_assert_int_eq(told(), 0);
+    node_until(told() == 20);
+    ck_assert_uint_eq(scripts() - before, 1);
+    for (int i = 0; i < 20; i++)
+        ck_assert_int_eq(answers[i].result.remaining, 99 - i);
+    finish();
+}
+END_TEST
+
+static const struct {
+    int requests, scripts, keys;
+} backlogs[] = {{200, 1, 200}, {500, 2, 500}, {1000, 2, 1000}, {6000, 4, 2048}};
+
+static int keys_in_redis(void)
+{
+    return atoi(redis_server_do(server, "EVAL",
+                                "local n = 0 for _, k in ipairs(redis.call('KEYS', '*:a')) do "
+                                "n = n + redis.call('HLEN', k) - 1 end return n",
+                                "0", NULL));
+}
+
+/* A server whose answers are late shows what is on its way: two batches of 256, under backlog four of 512. */
+START_TEST(a_backlog_travels_in_larger_scripts)
+{
+    int requests = backlogs[_i].requests;
+    unsigned before;
+
+    start(100, 0);
+    hold();
+    liar_rule(liar, &(struct liar_rule){.command = "EVALSHA", .act = LIAR_LATE, .ms = 1000});
+    before = scripts();
+    for (int i = 0; i < requests; i++) {
+        char key[16];
+
+        snprintf(key, sizeof key, "%d", i);
+        ask(i, key, 1);
+    }
+    let_go();
+    node_until(keys_in_redis() >= backlogs[_i].keys || told() > 0);
+    ck_assert_int_eq(keys_in_redis(), backlogs[_i].keys);
+    ck_assert_uint_eq(scripts() - before, (unsigned)backlogs[_i].scripts);
+    liar_clear(liar);
+    node_until(told() == requests);
+    for (int i = 0; i < requests; i++) {
+        ck_assert_int_eq(answers[i].calls, 1);
+        ck_assert_int_eq(answers[i].status, WEIR_ALLOW);
+    }
+    ck_assert_int_eq(keys_in_redis(), requests);
+    finish();
+}
+END_TEST
+
+/* ---- what each is told ------------------------------------------------------------------------------------------- */
+
+/* Ten tokens a day: of takes of 3 that meet, and then others, each has the numbers of its own place in the queue. */
+START_TEST(each_merged_request_has_its_own_numbers)
+{
+    static const int64_t costs[] = {3, 3, 3, 3, 2, 1, 1, 11};
+    static const int64_t left[] = {7, 4, 1, 1, 1, 0, 0, 0}, missing[] = {0, 0, 0, 2, 1, 0, 1, 0};
+    const uint64_t token = NODE_DAY / 10, slack = 30 * NODE_SECOND; /* what a slow test refills */
+    unsigned before;
+
+    start(10, 0);
+    hold();
+    before = scripts();
+    for (int i = 0; i < 8; i++)
+        ask(i, "k", costs[i]);
+    let_go();
+    node_until(told() == 8);
+    ck_assert_uint_eq(scripts() - before, 1);
+    for (int i = 0; i < 8; i++) {
+        const struct weir_result *r = &answers[i].result;
+
+        ck_assert_int_eq(answers[i].status, missing[i] || costs[i] > 10 ? WEIR_DENY : WEIR_ALLOW);
+        ck_assert_uint_eq(r->limit, 10);
+        ck_assert_int_eq(r->remaining, left[i]);
+        ck_assert_uint_le(r->reset_after_ns, (uint64_t)(10 - left[i]) * token + 2000);
+        ck_assert_uint_ge(r->reset_after_ns, (uint64_t)(10 - left[i]) * token - slack);
+        if (costs[i] > 10) {
+            ck_assert_uint_eq(r->retry_after_ns, WEIR_NEVER);
+            continue;
+        }
+        ck_assert_uint_le(r->retry_after_ns, (uint64_t)missing[i] * token + (missing[i] ? 2000 : 0));
+        ck_assert_uint_ge(r->retry_after_ns + slack, (uint64_t)missing[i] * token);
+    }
+    /* of one script, so of one moment: exactly a token apart */
+    ck_assert_uint_eq(answers[3].result.retry_after_ns - answers[4].result.retry_after_ns, token);
+    ck_assert_uint_eq(answers[1].result.reset_after_ns - answers[0].result.reset_after_ns, 3 * token);
+    finish();
+}
+END_TEST
+
+/* ---- the same as one by one -------------------------------------------------------------------------------------- */
+
+enum { BUCKETS = 4, BURST = 30 };
+
+static const char *const buckets[BUCKETS] = {"a", "b", "c", "d"};
+
+struct question {
+    int bucket;
+    int64_t cost; /* < 0: a refund */
+};
+
+static void ask_at_random(struct question *questions, unsigned *seed)
+{
+    for (int i = 0; i < MOST; i++) {
+        int at = rand_r(seed) % BUCKETS, kind = rand_r(seed) % 10;
+
+        questions[i].bucket = at;
+        questions[i].cost = kind ? rand_r(seed) % 4 : -(1 + rand_r(seed) % 9);
+        if (kind)
+            ask(i, buckets[at], questions[i].cost);
+        else
+            ck_assert_int_eq(weir_give(a.w, a.id, buckets[at], 1, -questions[i].cost), 0);
+        if (rand_r(seed) % 64 == 0)
+            node_pause(1);
+        if (rand_r(seed) % 512 == 0)
+            ck_assert_int_ge(node_take(&a, "another", NULL), 0); /* waits: this one meets nobody */
+    }
+}
+
+/* Takes, looks and refunds of four keys, in whatever company they travel: each is answered as if it had come alone. */
+START_TEST(any_interleaving_is_one_bucket_a_key)
+{
+    static struct question questions[MOST];
+    int64_t levels[BUCKETS];
+    unsigned seed = (unsigned)_i + 1, before;
+    int asked = 0;
+
+    start(BURST, 0);
+    before = scripts();
+    ask_at_random(questions, &seed);
+    for (int i = 0; i < MOST; i++)
+        asked += questions[i].cost >= 0;
+    node_until(told() == asked);
+    for (int i = 0; i < BUCKETS; i++)
+        levels[i] = BURST;
+    for (int i = 0; i < MOST; i++) {
+        int64_t *level = &levels[questions[i].bucket], cost = questions[i].cost;
+
+        if (cost < 0) {
+            *level = *level - cost < BURST ? *level - cost : BURST;
+            continue;
+        }
+        ck_assert_int_eq(answers[i].calls, 1);
+        ck_assert_int_eq(answers[i].status, cost <= *level ? WEIR_ALLOW : WEIR_DENY);
+        *level -= cost <= *level ? cost : 0;
+        ck_assert_int_eq(answers[i].result.remaining, *level);
+    }
+    ck_assert_uint_lt(scripts() - before, MOST / 4); /* they did travel in company */
+    finish();
+}
+END_TEST
+
+/* ---- what is written --------------------------------------------------------------------------------------------- */
+
+static unsigned long info(const char *section, const char *name)
+{
+    const char *at = strstr(redis_server_do(server, "INFO", section, NULL), name);
+
+    return at ? strtoul(at + strlen(name), NULL, 10) : 0;
+}
+
+START_TEST(denials_write_nothing)
+{
+    unsigned long changes, writes, expiries;
+    struct weir_result result;
+
+    start(3, 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(node_take(&a, "k", NULL), WEIR_ALLOW);
+    changes = info("persistence", "rdb_changes_since_last_save:");
+    writes = info("commandstats", "cmdstat_hset:calls=");
+    expiries = info("commandstats", "cmdstat_pexpire:calls=");
+    ck_assert_uint_gt(changes, 0);
+    ck_assert_uint_gt(writes, 0);
+    for (int i = 0; i < 300; i++) {
+        char fresh[16];
+
+        snprintf(fresh, sizeof fresh, "new %d", i);
+        ck_assert_int_eq(node_take(&a, "k", &result), WEIR_DENY);
+        ck_assert_int_eq(weir_take(a.w, a.id, fresh, strlen(fresh), 4, NULL), WEIR_DENY);
+        ck_assert_int_eq(weir_peek(a.w, a.id, fresh, strlen(fresh), 1, NULL), WEIR_ALLOW);
+        ck_assert_int_eq(weir_peek(a.w, a.id, "k", 1, 1, NULL), WEIR_DENY);
+        if (i % 100 == 0)
+            node_pause(120); /* the header's time is written ten times a second: with an admission */
+    }
+    ck_assert_uint_eq(info("persistence", "rdb_changes_since_last_save:"), changes);
+    ck_assert_uint_eq(info("commandstats", "cmdstat_hset:calls="), writes);
+    ck_assert_uint_eq(info("commandstats", "cmdstat_pexpire:calls="), expiries);
+    finish();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("strict_merge");
+    TCase *tcase = tcase_create("merge");
+    SRunner *runner;
+    int failed;
+
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, a_lone_request_is_sent_at_once);
+    tcase_add_test(tcase, a_window_gathers_what_comes_one_by_one);
+    tcase_add_loop_test(tcase, a_backlog_travels_in_larger_scripts, 0, sizeof backlogs / sizeof backlogs[0]);
+    tcase_add_test(tcase, each_merged_request_has_its_own_numbers);
+    tcase_add_loop_test(tcase, any_interleaving_is_one_bucket_a_key, 0, 3);
+    tcase_add_test(tcase, denials_write_nothing);
+    suite_add_tcase(suite, tcase);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
