@@ -92,7 +92,7 @@ void bench_node_open(struct bench_node *node, const char *uri, struct uv_loop_s 
     sync.batch_max = options->batch_max;
     sync.window = options->window;
     sync.shards = options->shards;
-    sync.timeout_ms = 2000; /* a machine that others use too is no outage */
+    sync.timeout_ms = 10000; /* a machine that others use too is no outage */
     sync.drain_ms = 60000;
     limiter_check(weir_sync_start(&node->sync, node->w, node->loop, &sync), "weir_sync_start");
     for (uint64_t end = bench_clock_ns() + UINT64_C(10000000000); !up && bench_clock_ns() < end;) {

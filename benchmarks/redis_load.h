@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Limiters with their reconciliation on the caller's loop, as the rows R1 to R6 use them. */
+/* Limiters with their reconciliation on the caller's loop, as the rows R1 to R10 use them. */
 #ifndef WEIR_BENCH_REDIS_LOAD_H
 #define WEIR_BENCH_REDIS_LOAD_H
 

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* The server of the rows R1 to R6. */
+/* The server of the rows R1 to R10. */
 #include "redis_server.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <hiredis/hiredis.h>
 
@@ -55,6 +58,26 @@ void bench_redis_close(struct bench_redis *redis)
 {
     redisFree(redis->control);
     private_redis_close(&redis->server);
+}
+
+int bench_redis_port(struct bench_redis *redis)
+{
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    socklen_t len = sizeof any;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), port = 0;
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&any, len) == 0 && getsockname(fd, (struct sockaddr *)&any, &len) == 0) {
+        port = ntohs(any.sin_port);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    redisReply *reply = redisCommand(redis->control, "CONFIG SET port %d", port);
+    if (reply == NULL || reply->type == REDIS_REPLY_ERROR) {
+        port = 0;
+    }
+    freeReplyObject(reply);
+    return port;
 }
 
 /* ---- what it says of itself -------------------------------------------------------------------------------------- */
@@ -249,11 +272,11 @@ static double last_rate(const char *text)
     return last != NULL ? strtod(last, NULL) : 0;
 }
 
-double bench_redis_peer(struct bench_redis *redis, const struct bench_call *call, unsigned connections,
-                        unsigned pipeline, unsigned count, unsigned keys, const char **why)
+double bench_redis_peer(struct bench_redis *redis, const struct bench_call *call, int port, unsigned pipeline,
+                        unsigned count, unsigned keys, const char **why)
 {
     static char text[1 << 20];
-    char command[2048], filler[257], sha[41];
+    char command[2048], where[160], filler[257], sha[41];
     if (system("command -v redis-benchmark >/dev/null 2>&1") != 0) {
         *why = "redis-benchmark is not installed (Debian: redis-tools)";
         return 0;
@@ -261,14 +284,18 @@ double bench_redis_peer(struct bench_redis *redis, const struct bench_call *call
     if (call->last_len >= sizeof filler || strlen(call->field) != 18) {
         bench_die("the call is not as it should be");
     }
+    count = (count + pipeline - 1) / pipeline * pipeline; /* or it may find at its end that it has done too much */
     memset(filler, 'x', sizeof filler - 1);
     filler[call->last_len % sizeof filler] = '\0';
     load_with(redis, call, sha);
+    snprintf(where, sizeof where, "-s '%s'", redis->server.socket);
+    if (port != 0) {
+        snprintf(where, sizeof where, "-h 127.0.0.1 -p %d", port);
+    }
     snprintf(command, sizeof command,
-             "exec redis-benchmark -s '%s' -q -c %u -P %u -n %u -r %u EVALSHA %s 3 '%s' '%s' '%s' "
+             "exec redis-benchmark %s -q -c 1 -P %u -n %u -r %u EVALSHA %s 3 '%s' '%s' '%s' "
              "kuser:__rand_int__ %s 2>&1 </dev/null",
-             redis->server.socket, connections, pipeline, count, keys, sha, call->key[0], call->key[1], call->key[2],
-             filler);
+             where, pipeline, count, keys, sha, call->key[0], call->key[1], call->key[2], filler);
     FILE *pipe = popen(command, "r"); /* inherits the first CPU */
     size_t len = pipe != NULL ? fread(text, 1, sizeof text - 1, pipe) : 0;
     int status = pipe != NULL ? pclose(pipe) : -1;

@@ -23,6 +23,9 @@ struct bench_redis {
 const char *bench_redis_open(struct bench_redis *redis);
 void bench_redis_close(struct bench_redis *redis);
 
+/* Lets it listen on a free port of 127.0.0.1 as well. 0: this server can't while it runs. */
+int bench_redis_port(struct bench_redis *redis);
+
 double bench_redis_cpu(struct bench_redis *redis);   /* s that the server has spent */
 double bench_redis_bytes(struct bench_redis *redis); /* that it has received */
 
@@ -41,10 +44,10 @@ void bench_redis_listen(struct bench_redis *redis);
 void bench_redis_heard(struct bench_redis *redis, struct bench_call *call);
 void bench_call_free(struct bench_call *call);
 
-/* redis-benchmark making the same call: `count` times over so many connections, each with so many on their way, the
- * field being "kuser:" and 12 digits below `keys`. It can't pass an argument that holds a NUL, so the script begins by
- * assigning the last one, in place of a text of the same length. Calls a second; 0 with why set. */
-double bench_redis_peer(struct bench_redis *redis, const struct bench_call *call, unsigned connections,
-                        unsigned pipeline, unsigned count, unsigned keys, const char **why);
+/* redis-benchmark making the same call: about `count` times over one connection (port 0: the unix socket), so many on
+ * their way, the field being "kuser:" and 12 digits below `keys`. It can't pass an argument that holds a NUL, so the
+ * script begins by assigning the last one, in place of a text of the same length. Calls a second; 0 with why set. */
+double bench_redis_peer(struct bench_redis *redis, const struct bench_call *call, int port, unsigned pipeline,
+                        unsigned count, unsigned keys, const char **why);
 
 #endif
