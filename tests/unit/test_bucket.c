@@ -9,8 +9,9 @@
 #include <weir/weir.h>
 
 #include "lib/bucket.h"
+#include "support/reference.h"
 
-__extension__ typedef __int128 i128;
+typedef reference_level_t i128;
 
 /* In loops of millions: ck_assert writes a line to a pipe each time. */
 #define MUST(condition)                                                                                                \
@@ -57,48 +58,6 @@ static uint64_t draw(void)
     seed ^= seed >> 7;
     seed ^= seed << 17;
     return seed;
-}
-
-/* ---- the reference: level in tokens times per_ns, exact
- * ------------------------------------------------------------ */
-
-struct reference {
-    const struct shape *shape;
-    i128 level;
-    uint64_t last; /* admitted */
-    uint64_t full; /* when the level was known to the last bit: the library's error grows from there */
-};
-
-static i128 reference_level(struct reference *ref, uint64_t now)
-{
-    i128 cap = (i128)ref->shape->burst * ref->shape->per_ns;
-    i128 level = ref->level;
-
-    if (now > ref->last)
-        level += (i128)(now - ref->last) * ref->shape->limit;
-    return level < cap ? level : cap;
-}
-
-static void reference_take(struct reference *ref, uint64_t now, uint64_t cost)
-{
-    i128 cap = (i128)ref->shape->burst * ref->shape->per_ns;
-    i128 level = reference_level(ref, now);
-
-    if (now > ref->last)
-        ref->last = now;
-    if (level == cap)
-        ref->full = ref->last;
-    ref->level = level - (i128)cost * ref->shape->per_ns;
-}
-
-/* By how much (in the reference's units) the library may differ: R is rounded twice, to 4 units of 2^-k token, and its
- * slope by 2^-48 unit a ns. */
-static i128 tolerance(const struct reference *ref, uint64_t now, uint8_t k)
-{
-    uint64_t since = now > ref->full ? now - ref->full : 0;
-    i128 units = 8 + (i128)(since >> 47);
-
-    return ((units * ref->shape->per_ns) >> k) + 1;
 }
 
 static struct weir *open_with(const struct shape *shape, weir_policy_id *id)
@@ -224,9 +183,8 @@ END_TEST
 
 /* Idle at times, overloaded at others, asked twice at once, asked just before and just when the reference has enough.
  * */
-static uint64_t next_time(struct reference *ref, uint64_t now, uint64_t cost)
+static uint64_t next_time(const struct shape *s, const struct reference *ref, uint64_t now, uint64_t cost)
 {
-    const struct shape *s = ref->shape;
     uint64_t token = s->per_ns / s->limit + 1;
     uint64_t kind = draw() % 16;
     i128 missing;
@@ -247,28 +205,29 @@ static uint64_t next_time(struct reference *ref, uint64_t now, uint64_t cost)
 
 static void check_decisions(const struct shape *s, uint64_t start, int decisions)
 {
-    struct reference ref = {s, (i128)s->burst * s->per_ns, start, start};
+    struct reference ref;
     struct weir__numbers n;
     struct weir_result r;
     weir_policy_id id;
     struct weir *w = open_with(s, &id);
     uint64_t now = start;
 
+    reference_init(&ref, s->limit, s->per_ns, s->burst, start);
     MUST(weir__bucket_numbers(s->limit, s->per_ns, s->burst, &n) == 0);
     for (int i = 0; i < decisions; i++) {
         uint64_t cost = 1 + draw() % s->cost_max;
         i128 level, slack;
         int verdict;
 
-        now = next_time(&ref, now, cost);
+        now = next_time(s, &ref, now, cost);
         if (now > start + 2 * YEAR)
             break;
         level = reference_level(&ref, now);
-        slack = tolerance(&ref, now, n.k);
+        slack = reference_slack(&ref, now, n.k);
         verdict = weir_take_at(w, id, "k", 1, (int64_t)cost, now, &r);
         if (verdict == WEIR_ALLOW) {
             MUST(level + slack >= (i128)cost * s->per_ns);
-            reference_take(&ref, now, cost);
+            reference_charge(&ref, now, (int64_t)cost);
             level = reference_level(&ref, now);
             MUST(r.retry_after_ns == 0);
         } else {
@@ -297,24 +256,25 @@ END_TEST
 static void check_wait(struct weir *w, weir_policy_id id, const struct shape *s, uint8_t k, int i)
 {
     uint64_t now = uptimes[draw() % UPTIMES], cost = 1 + draw() % s->cost_max;
-    struct reference ref = {s, (i128)s->burst * s->per_ns, now, now};
+    struct reference ref;
     struct weir_result r;
     i128 exact;
 
+    reference_init(&ref, s->limit, s->per_ns, s->burst, now);
     if ((i128)cost * s->per_ns / s->limit > (i128)YEAR)
         cost = 1;
     MUST(weir_take_at(w, id, &i, sizeof i, (int64_t)s->burst, now, &r) == WEIR_ALLOW);
-    reference_take(&ref, now, s->burst);
+    reference_charge(&ref, now, (int64_t)s->burst);
     now += draw() % (cost * s->per_ns / s->limit + 1);
     exact = ((i128)cost * s->per_ns - reference_level(&ref, now) + s->limit - 1) / s->limit;
     if (exact == 0)
         return;
     if (weir_take_at(w, id, &i, sizeof i, (int64_t)cost, now, &r) == WEIR_ALLOW) {
-        MUST(reference_level(&ref, now) + tolerance(&ref, now, k) >= (i128)cost * s->per_ns);
+        MUST(reference_level(&ref, now) + reference_slack(&ref, now, k) >= (i128)cost * s->per_ns);
         return;
     }
     MUST(r.retry_after_ns <= exact);
-    MUST(reference_level(&ref, now + r.retry_after_ns) + tolerance(&ref, now, k) >= (i128)cost * s->per_ns);
+    MUST(reference_level(&ref, now + r.retry_after_ns) + reference_slack(&ref, now, k) >= (i128)cost * s->per_ns);
     MUST(weir_take_at(w, id, &i, sizeof i, (int64_t)cost, now + r.retry_after_ns - 1, NULL) == WEIR_DENY);
     MUST(weir_take_at(w, id, &i, sizeof i, (int64_t)cost, now + r.retry_after_ns, NULL) == WEIR_ALLOW);
 }
