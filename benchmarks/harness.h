@@ -102,7 +102,8 @@ enum bench_goal { BENCH_AT_MOST, BENCH_AT_LEAST };
 
 struct bench_options {
     int json, quick;
-    const char *rows; /* "L1,L3b"; NULL: all */
+    const char *rows;     /* "L1,L3b"; NULL: all */
+    const char *pictures; /* the folder for them; NULL: none */
 };
 
 /* Is this row, or one of its parts ("L3" for "L3a"), asked for? */
@@ -113,7 +114,7 @@ struct bench_row {
     double value, goal;
     enum bench_goal kind;
     const char *skipped; /* why there is no value; NULL: there is one */
-    char detail[768];    /* the inside of a JSON object; built by bench_detail */
+    char detail[4096];   /* the inside of a JSON object; built by bench_detail */
 };
 
 /* Appends a number, or a text, to the row's detail. */

@@ -12,6 +12,7 @@ static const char usage[] =
     "usage: weir-bench local [--json] [--rows L1,L2] [--quick]   decisions in the process: rows L1 to L10, peers\n"
     "       weir-bench accuracy [--json] [--rows A1,A2] [--quick] fleets on a real Redis: rows A1 to A10\n"
     "       weir-bench redis [--json] [--rows R1,R2] [--quick]   strict mode and reconciliation: rows R1 to R10\n"
+    "       weir-bench fleet [--json] [--rows hybrid,gcra-lua] [--pictures FOLDER]  every way to share a limit\n"
     "       weir-bench keyed [--json] [--quick]                  1,000 to 10 million keys, uniform and Zipf\n"
     "       weir-bench peers [--json] [--quick]                  other limiters, those that are installed\n";
 
@@ -35,8 +36,8 @@ static const struct command {
     const char *name;
     void (*run)(const struct bench_options *options);
 } commands[] = {
-    {"accuracy", accuracy_rows}, {"local", local},      {"keyed", keyed_sweep},
-    {"peers", peers_table},      {"redis", redis_rows},
+    {"accuracy", accuracy_rows}, {"fleet", fleet_rows},  {"local", local},
+    {"keyed", keyed_sweep},      {"peers", peers_table}, {"redis", redis_rows},
 };
 
 static int parse(struct bench_options *options, int argc, char **argv)
@@ -48,6 +49,8 @@ static int parse(struct bench_options *options, int argc, char **argv)
             options->quick = 1;
         } else if (strcmp(argv[i], "--rows") == 0 && i + 1 < argc) {
             options->rows = argv[++i];
+        } else if (strcmp(argv[i], "--pictures") == 0 && i + 1 < argc) {
+            options->pictures = argv[++i];
         } else {
             return 0;
         }

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+/* See store.h. */
+#include "benchmarks/fleet/store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <hiredis/hiredis.h>
+
+#include "benchmarks/harness.h"
+
+static _Noreturn void die(struct store *store)
+{
+    char error[sizeof store->server.error];
+    memcpy(error, store->server.error, sizeof error);
+    private_redis_close(&store->server);
+    bench_die("%s", error);
+}
+
+void store_open(struct store *store)
+{
+    *store = (struct store){.control = NULL};
+    if (private_redis_open(&store->server) != 0) {
+        bench_die("%s", store->server.error);
+    }
+    store_start(store);
+}
+
+void store_start(struct store *store)
+{
+    if (private_redis_start(&store->server) != 0 || private_redis_wait(&store->server, 10000) != 0) {
+        die(store);
+    }
+    store->control = redisConnectUnix(store->server.socket);
+    if (!store->control || store->control->err) {
+        snprintf(store->server.error, sizeof store->server.error, "no connection to redis-server");
+        die(store);
+    }
+}
+
+void store_kill(struct store *store)
+{
+    redisFree(store->control);
+    store->control = NULL;
+    private_redis_kill(&store->server);
+}
+
+void store_close(struct store *store)
+{
+    store_kill(store);
+    private_redis_close(&store->server);
+}
+
+/* The number after a name in a section of INFO; 0 where it isn't there. */
+static double info(struct store *store, const char *section, const char *name)
+{
+    redisReply *reply = redisCommand(store->control, "INFO %s", section);
+    if (!reply || reply->type != REDIS_REPLY_STRING) {
+        bench_die("INFO %s failed", section);
+    }
+    const char *at = strstr(reply->str, name);
+    double value = at ? strtod(at + strlen(name), NULL) : 0;
+    freeReplyObject(reply);
+    return value;
+}
+
+double store_cpu_s(struct store *store)
+{
+    return info(store, "cpu", "used_cpu_user:") + info(store, "cpu", "used_cpu_sys:");
+}
+
+double store_bytes(struct store *store)
+{
+    return info(store, "memory", "used_memory:") - info(store, "memory", "mem_clients_normal:");
+}
+
+double store_calls(struct store *store, const char *commands)
+{
+    double sum = 0;
+    while (commands && *commands) {
+        char name[64];
+        int len = (int)strcspn(commands, " ");
+        snprintf(name, sizeof name, "cmdstat_%.*s:calls=", len, commands);
+        sum += info(store, "commandstats", name);
+        commands += len + (commands[len] == ' ');
+    }
+    return sum;
+}
