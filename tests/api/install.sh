@@ -111,6 +111,39 @@ readme_program_shares()
     compile "${CC:-cc}" "$scratch/sharing.c" libweir-sync "$scratch/sharing" -std=c11
 }
 
+# The third block, called for a client that may ask three times.
+readme_http()
+{
+    fenced c 3 >"$scratch/may_pass.h"
+    grep -q may_pass "$scratch/may_pass.h" || return 1
+    cat >"$scratch/may_pass.c" <<'C'
+#include <netinet/in.h>
+#include <string.h>
+#include "may_pass.h"
+int main(void)
+{
+    struct sockaddr_in client = {.sin_family = AF_INET};
+    struct weir_policy policy = WEIR_POLICY_INIT;
+    char fields[WEIR_HTTP_HEADERS_MAX];
+    struct weir *limiter;
+    weir_policy_id api;
+    policy.name = "api";
+    policy.limit = 1;
+    policy.per_ns = UINT64_C(60000000000);
+    policy.mode = WEIR_LOCAL;
+    if (weir_open(&limiter, NULL) || weir_policy_add(limiter, &policy, &api))
+        return 1;
+    if (may_pass(limiter, api, (struct sockaddr *)&client, fields) != 200)
+        return 2;
+    if (may_pass(limiter, api, (struct sockaddr *)&client, fields) != 429 || !strstr(fields, "Retry-After: 60\r\n"))
+        return 3;
+    weir_close(limiter);
+    return 0;
+}
+C
+    build_and_run "${CC:-cc}" "$scratch/may_pass.c" libweir "$scratch/may_pass" -std=c11
+}
+
 try "meson install into a DESTDIR" env DESTDIR="$dest" meson install -C "$build" --no-rebuild --quiet
 pkgconfig=$(find "$dest" -type d -name pkgconfig)
 libdir=${pkgconfig%/pkgconfig}
@@ -127,4 +160,5 @@ try "a C++17 program that shares" build_and_run "${CXX:-c++}" tests/api/shared.c
     -x c++ -std=c++17
 try "the README's program prints what the README says" readme_program_prints_what_it_says
 try "the README's program shares as the README says" readme_program_shares
+try "the README's function for HTTP" readme_http
 finish
