@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "benchmarks/fleet/strategy.h"
 #include "benchmarks/harness.h"
 
 #define RETRY_NS UINT64_C(100000000)
@@ -44,16 +43,21 @@ static void connect_again(struct pipeline *p)
     }
 }
 
-void pipeline_open(struct pipeline *p, const char *socket, const char *script, pipeline_answer answer, void *self)
+void pipeline_open(struct pipeline *p, const struct strategy_setup *setup, const char *script, pipeline_answer answer,
+                   void *self)
 {
-    *p = (struct pipeline){.socket = socket, .script = script, .answer = answer, .self = self};
+    *p = (struct pipeline){.socket = setup->socket,
+                           .timeout_ns = strategy_timeout_ns(setup),
+                           .script = script,
+                           .answer = answer,
+                           .self = self};
     p->slots = bench_alloc(PIPELINE_ROOM * sizeof p->slots[0]);
     if (script) {
         load_script(p);
     }
     connect_again(p);
     if (!p->context) {
-        bench_die("Redis does not answer on %s", socket);
+        bench_die("Redis does not answer on %s", setup->socket);
     }
 }
 
@@ -93,7 +97,7 @@ int pipeline_send(struct pipeline *p, void *asker, int step, int argc, const cha
         redisAppendCommandArgv(p->context, argc, argv, lens) != REDIS_OK) {
         return -1;
     }
-    *slot_at(p, p->tail++) = (struct pipeline_slot){asker, step, 0, bench_clock_ns() + STRATEGY_TIMEOUT_NS};
+    *slot_at(p, p->tail++) = (struct pipeline_slot){asker, step, 0, bench_clock_ns() + p->timeout_ns};
     return 0;
 }
 

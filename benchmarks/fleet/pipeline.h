@@ -14,6 +14,8 @@
 
 #include <hiredis/hiredis.h>
 
+#include "benchmarks/fleet/strategy.h"
+
 #define PIPELINE_ROOM 65536u /* commands on their way */
 
 /* reply NULL: there is none, for want of a Redis or of time, or it was an error. */
@@ -31,13 +33,14 @@ struct pipeline {
     redisContext *context; /* NULL: not connected */
     pipeline_answer answer;
     void *self;
-    uint64_t retry_ns;
+    uint64_t timeout_ns, retry_ns;
     uint64_t head, waiting, tail; /* slots [head, tail) are on their way; [waiting, tail) have not timed out */
     struct pipeline_slot *slots;
 };
 
 /* Connects and loads the script. Dies where it can't. */
-void pipeline_open(struct pipeline *p, const char *socket, const char *script, pipeline_answer answer, void *self);
+void pipeline_open(struct pipeline *p, const struct strategy_setup *setup, const char *script, pipeline_answer answer,
+                   void *self);
 void pipeline_close(struct pipeline *p);
 
 /* Queues a command. 0, or -1 where there is no connection: then nothing will answer it. */

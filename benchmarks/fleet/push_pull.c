@@ -52,13 +52,13 @@ static void *open_push_pull(const struct strategy *strategy, const struct strate
     struct push_pull *me = bench_alloc(sizeof *me);
     (void)strategy;
     *me = (struct push_pull){.setup = *setup};
-    me->interval_ns = (setup->interval_ms ? setup->interval_ms : 200) * UINT64_C(1000000);
+    me->interval_ns = strategy_interval_ns(setup);
     /* the processes' timers interleave */
     me->tick_ns = bench_clock_ns() + me->interval_ns * (setup->index + 1) / setup->processes;
     me->list = bench_alloc(ROOM * sizeof me->list[0]);
     me->told = bench_alloc(ROOM * sizeof me->told[0]);
     buckets_open(&me->buckets, setup->limits, setup->limit_count, 1);
-    pipeline_open(&me->pipeline, setup->socket, FLEET_SCRIPT_PUSH_PULL, on_level, me);
+    pipeline_open(&me->pipeline, setup, FLEET_SCRIPT_PUSH_PULL, on_level, me);
     return me;
 }
 
@@ -139,7 +139,7 @@ static void wait_for_tick(void *self, struct pollfd *fd, uint64_t *until_ns)
 /* Each may spend a burst, and refill, before it hears of the others. */
 static double claim(const struct strategy_limit *limit, const struct strategy_setup *setup, double seconds)
 {
-    double interval_ns = (setup->interval_ms ? setup->interval_ms : 200) * 1e6 + (double)STRATEGY_TIMEOUT_NS;
+    double interval_ns = (double)(strategy_interval_ns(setup) + strategy_timeout_ns(setup));
     (void)seconds;
     return (setup->processes - 1) * ((double)limit->burst + strategy_rate(limit) * interval_ns);
 }

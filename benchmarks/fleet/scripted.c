@@ -61,7 +61,7 @@ static void *open_scripted(const struct strategy *strategy, const struct strateg
     for (unsigned i = 0; i < setup->limit_count; i++) {
         spell(me, &setup->limits[i], &me->words[i]);
     }
-    pipeline_open(&me->pipeline, setup->socket, me->script->text, on_reply, me);
+    pipeline_open(&me->pipeline, setup, me->script->text, on_reply, me);
     return me;
 }
 

@@ -38,7 +38,7 @@ static void *open_stepwise(const struct strategy_setup *setup, pipeline_answer a
 {
     struct stepwise *me = bench_alloc(sizeof *me);
     me->setup = *setup;
-    pipeline_open(&me->pipeline, setup->socket, NULL, answer, me);
+    pipeline_open(&me->pipeline, setup, NULL, answer, me);
     return me;
 }
 

@@ -32,6 +32,16 @@ const struct strategy *strategy_find(const char *name)
     return NULL;
 }
 
+uint64_t strategy_interval_ns(const struct strategy_setup *setup)
+{
+    return (setup->interval_ms ? setup->interval_ms : 200) * UINT64_C(1000000);
+}
+
+uint64_t strategy_timeout_ns(const struct strategy_setup *setup)
+{
+    return (setup->timeout_ms ? setup->timeout_ms : 50) * UINT64_C(1000000);
+}
+
 void strategy_answer(const struct strategy_setup *setup, struct strategy_ask *ask, int allowed, int degraded)
 {
     ask->allowed = allowed;

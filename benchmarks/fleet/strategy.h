@@ -13,7 +13,6 @@
 #include <stdint.h>
 
 #define STRATEGY_KEY_MAX 24u
-#define STRATEGY_TIMEOUT_NS UINT64_C(50000000) /* after which nobody waits for Redis any more */
 
 /* `tokens` every `per_ns`, at most `burst` saved. To a window it is `burst` in each burst / rate. */
 struct strategy_limit {
@@ -45,6 +44,7 @@ struct strategy_setup {
     const struct strategy_limit *limits;
     unsigned limit_count, processes, index;
     uint32_t interval_ms; /* of a timer, where there is one; 0: 200 */
+    uint32_t timeout_ms;  /* after which nobody waits for Redis any more; 0: 50 */
     int64_t skew_ns;      /* what this process' wall clock is off by, where the strategy uses it */
     void (*on_verdict)(struct strategy_ask *ask);
 };
@@ -73,6 +73,8 @@ extern const struct strategy *const strategies[]; /* ended by NULL */
 const struct strategy *strategy_find(const char *name);
 
 /* What files of strategies share. */
+uint64_t strategy_interval_ns(const struct strategy_setup *setup);
+uint64_t strategy_timeout_ns(const struct strategy_setup *setup);
 void strategy_answer(const struct strategy_setup *setup, struct strategy_ask *ask, int allowed, int degraded);
 int64_t strategy_wall_us(const struct strategy_setup *setup); /* the wall clock of this process, skew included */
 double strategy_exact(const struct strategy_limit *limit, const struct strategy_setup *setup, double seconds);

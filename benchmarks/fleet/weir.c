@@ -99,6 +99,7 @@ static void *open_limiter(const struct strategy *strategy, const struct strategy
     snprintf(uri, sizeof uri, "unix://%s", setup->socket);
     sync.uri = uri;
     sync.interval_ms = setup->interval_ms;
+    sync.timeout_ms = setup->timeout_ms;
     sync.fleet_hint = setup->processes;
     if (me->strict && (uv_loop_init(&me->loop) != 0 || uv_async_init(&me->loop, &me->server, NULL) != 0)) {
         bench_die("no loop");
@@ -181,7 +182,8 @@ static double claim_hybrid(const struct strategy_limit *limit, const struct stra
 {
     double lent = (double)(limit->burst / 10);
     (void)seconds;
-    return lent + strategy_rate(limit) * (double)STRATEGY_TIMEOUT_NS + (lent < setup->processes ? setup->processes : 0);
+    return lent + strategy_rate(limit) * (double)strategy_timeout_ns(setup) +
+           (lent < setup->processes ? setup->processes : 0);
 }
 
 const struct strategy strategy_hybrid = {

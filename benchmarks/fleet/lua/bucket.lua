@@ -1,5 +1,6 @@
 -- A token bucket in one hash. KEYS[1]: the bucket. ARGV: tokens a microsecond, burst, cost, and the caller's time in
--- microseconds; without it, the server's. Answers 1 or 0, and the tokens left as text: a number would lose its fraction.
+-- microseconds; without it, the server's. Answers 1 or 0, and the tokens left as text: a number would lose its
+-- fraction.
 local rate, burst, cost, now = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 if not now then
     local time = redis.call('TIME')

@@ -1,6 +1,6 @@
 -- Two windows, the one before weighted by what of it is less than a window ago. KEYS[1]: a hash of the window's index,
--- its count and the count before. ARGV: the window in microseconds, its limit, the cost. Answers 1 or 0, and what is left
--- as text.
+-- its count and the count before. ARGV: the window in microseconds, its limit, the cost. Answers 1 or 0, and what is
+-- left as text.
 local window, limit, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
