@@ -454,6 +454,22 @@ int weir__wire_strict_encode(struct weir__wire_buf *out, const struct weir__wire
     return weir__wire_strict_encode_all(out, batch, 1, sha);
 }
 
+/* Is each key asked for once, by takes that are all alike? As most are: then they are told once. */
+static int all_alike(const struct weir__wire_strict *shards, uint32_t n)
+{
+    for (uint32_t u = 0; u < n; u++) {
+        if (shards[u].n_keys != shards[u].n_entries || shards[u].n_keys == 0)
+            return 0;
+        for (uint32_t i = 0; i < shards[u].n_entries; i++) {
+            const struct weir__wire_strict_entry *entry = &shards[u].entries[i];
+            if (entry->key != i || entry->op != WEIR__WIRE_TAKE || entry->cost != shards[0].entries[0].cost ||
+                entry->count != shards[0].entries[0].count)
+                return 0;
+        }
+    }
+    return 1;
+}
+
 static void put_entries(struct weir__wire_buf *out, const struct weir__wire_strict *shard)
 {
     for (uint32_t i = 0; i < shard->n_entries; i++) {
@@ -494,11 +510,16 @@ int weir__wire_strict_encode_all(struct weir__wire_buf *out, const struct weir__
     fill_numbers(numbers, &shards[0].target, &shards[0].numbers, shards[0].nonce);
     numbers[10] = shards[0].test_now == 0 ? 0 : round(shards[0].test_now * WEIR__WIRE_US);
     numbers[11] = shards[0].flags;
-    put_length(out, '$', sizeof numbers + entries * 32);
+    int alike = all_alike(shards, n);
+    put_length(out, '$', sizeof numbers + (alike ? 16 : entries * 32));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         put_double(out, numbers[i]);
-    for (uint32_t u = 0; u < n; u++)
+    for (uint32_t u = 0; u < n && !alike; u++)
         put_entries(out, &shards[u]);
+    if (alike) {
+        put_double(out, (double)shards[0].entries[0].cost);
+        put_double(out, shards[0].entries[0].count);
+    }
     put_bytes(out, "\r\n", 2);
     return finish(out, start, rc);
 }

@@ -22,8 +22,8 @@ local function open_unit(u, from, n, m, begin)
   values = read(s, fields, n)
   gathering, o, base, w, wi = s.now < s.recover, head(s, 0, 0, 0), 16 + 2 * n, {}, 0
   for j = 1, m do
-    local i, op, cost, count
-    i, op, cost, count, begin = unpk('<dddd', asked, begin)
+    local i, op, cost, count = j, 0, same, times
+    if not same then i, op, cost, count, begin = unpk('<dddd', asked, begin) end
     local list = entries[i]
     if list then
       local k = #list
@@ -59,6 +59,7 @@ local open_units = {}
 first, at = 1, 97
 for u = 1, shards do
   local n, m = #ARGV - 1, (#asked - 96) / 32
+  if same then m = n end
   if shards > 1 then n, m = unpk('<dd', ARGV[#ARGV - 1], 16 * u - 15) end
   if not answers[u] then
     open_unit(u, first, n, m, at)

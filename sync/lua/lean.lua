@@ -9,8 +9,11 @@ local shards, asked = #KEYS / 3, ARGV[#ARGV]
 local numbers, raw = sub(asked, 1, 56), unpk('<d', asked, 81)
 local answers, complete = nil, true -- by shard, where there are several
 local first, at = 1, 97
+local same, times -- the cost and the count of each entry, where they are all alike
+if #asked == 112 then same, times = unpk('<dd', asked, 97) end
 for u = 1, shards do
   local n, m, last, name = #ARGV - 1, (#asked - 96) / 32, 0, KEYS[3 * u]
+  if same then m = n end
   if shards > 1 then n, m = unpk('<dd', ARGV[#ARGV - 1], 16 * u - 15) end
   last = at + 32 * m
   local text, answer = call('HGET', name, '!'), false
@@ -25,8 +28,8 @@ for u = 1, shards do
       local values = call('HMGET', cur, unpack(ARGV, first, first + n - 1))
       local rate, o, w, wi, ours, older = limit * 1e3 / per, nil, nil, 0, true, nil
       for i = 1, n do
-        local value, key, op, cost, a, t = values[i], nil, nil, nil, nil, nil
-        key, op, cost, a, at = unpk('<dddd', asked, at)
+        local value, key, op, cost, a, t = values[i], i, 0, same, times, nil
+        if not same then key, op, cost, a, at = unpk('<dddd', asked, at) end
         if not value and not older then
           -- The first that is not there: is its generation? Then all that are missing are looked for in the older one.
           older = {}
