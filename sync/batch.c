@@ -55,7 +55,7 @@ static uint32_t count_fitting(const struct weir__node *node, const struct weir__
         uint32_t more = out->slice ? LONG_WEIGHT : 1;
 
         __builtin_prefetch(out->ahead, 0, 3);
-        __builtin_prefetch((const char *)out->ahead + 64, 0, 3);
+        __builtin_prefetch((const void *)((uintptr_t)out->ahead + 64), 0, 3); /* ahead may be NULL */
         __builtin_prefetch(out->kept, 0, 3);
         __builtin_prefetch(out->key, 0, 3);
         if (count && *weight + more > node->batch_max)

@@ -43,7 +43,7 @@ static void *take_object(struct weir__node *node, struct weir__pool *pool, uint3
 
         memcpy(&pool->free, object, sizeof(void *));
         __builtin_prefetch(pool->free, 1, 3);
-        __builtin_prefetch((const char *)pool->free + 64, 1, 3);
+        __builtin_prefetch((const void *)((uintptr_t)pool->free + 64), 1, 3); /* free may be NULL */
         memcpy(index, (char *)object + sizeof(void *), sizeof *index);
         return memset(object, 0, pool->size);
     }
