@@ -94,6 +94,7 @@ static void applied(struct weir__reconcile *rec, struct weir__batch *batch, cons
     uint64_t mono = uv_hrtime(), now = weir_now(node->w);
 
     weir__measure_add(&node->count.sync_took, mono - batch->sent_at);
+    WEIR__PROBE4(batch_done, lane->id, lane->shard, batch->wire.count, mono - batch->sent_at);
     if (batch->tries == 0)
         node->rtt = weir__slice_rtt(node->rtt, (double)(mono - batch->sent_at) / 1e9);
     weir__node_learn(node, lane->id, head);
@@ -148,6 +149,7 @@ static void state_lost(struct weir__reconcile *rec, struct weir__batch *batch, c
     if (!course->lost_at || mono - course->lost_at > QUIET_NS)
         weir__seam_log(node->w, WEIR_LOG_WARN, "policy %s: Redis has lost its state and is told again (shard %u first)",
                        lane->policy->is.name, lane->shard);
+    WEIR__PROBE2(state_lost, lane->id, lane->shard);
     lane->lost_at = course->lost_at = mono;
     recall(rec, lane->id);
     batch->lost++;
@@ -192,6 +194,7 @@ static void failed(struct weir__reconcile *rec, struct weir__batch *batch, enum 
         weir__seam_log(rec->node->w, WEIR_LOG_DEBUG, "policy %s, shard %u: %s: will be sent again",
                        batch->lane->policy->is.name, batch->lane->shard, weir__link_kind_label(kind));
     }
+    WEIR__PROBE4(batch_fail, batch->lane->id, batch->lane->shard, weir__link_kind_label(kind), batch->tries);
     if (!replied)
         pause = batch->tries == 0 ? 0 : PROBE_NS;
     batch->tries++;

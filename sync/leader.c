@@ -113,6 +113,7 @@ static void take_over(struct weir__reconcile *rec)
     rec->follows = 0;
     weir__seam_reclaim(node->w, is_kept, rec);
     weir__seam_log(node->w, WEIR_LOG_INFO, "this process reconciles from now on");
+    WEIR__PROBE1(lead, (int)uv_os_getpid());
     uv_timer_start(&rec->pulse, weir__leader_pulse, PULSE_MS, PULSE_MS);
     weir__reconcile_policies(rec);
     weir__reconcile_link(rec, rec->up);

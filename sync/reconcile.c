@@ -510,6 +510,7 @@ static void send_batch(struct weir__reconcile *rec, struct weir__batch *batch, u
     batch->sent_at = mono;
     batch->flying = 1;
     rec->flying += batch->weight;
+    WEIR__PROBE4(batch_send, batch->lane->id, batch->lane->shard, batch->wire.count, batch->bytes.len);
 }
 
 /* Full batches fill the window; small ones share it, so that many shards go at once. */

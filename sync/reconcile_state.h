@@ -11,6 +11,7 @@
 #include "sync/batch.h"
 #include "sync/keys.h"
 #include "sync/node.h"
+#include "sync/probes.h"
 #include "sync/reconcile.h"
 #include "sync/store.h"
 

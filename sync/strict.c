@@ -362,6 +362,7 @@ static void send_batch(struct weir__strict *strict, struct weir__strict_batch *b
     uint64_t timeout = batch->deadline > mono + WEIR__MS ? batch->deadline - mono : WEIR__MS;
 
     batch->sent_at = mono;
+    WEIR__PROBE2(strict_send, batch->id, batch->bytes.len);
     batch->sent_now = weir_now(strict->node->w);
     if (weir__store_command(strict->node->store, batch->bytes.data, batch->bytes.len, timeout, weir__strict_on_reply,
                             batch)) {

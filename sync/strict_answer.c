@@ -225,6 +225,7 @@ static void answered(struct weir__strict *strict, struct weir__strict_batch *bat
     weir__strict_score(strict, !all_refused(batch));
     strict->alive(strict->alive_arg, batch->sent_now);
     weir__measure_add(&count->strict_took, uv_hrtime() - batch->sent_at);
+    WEIR__PROBE2(strict_done, batch->id, uv_hrtime() - batch->sent_at);
     weir__count_add(&count->syncs, 1);
     atomic_store_explicit(&count->last_sync_ns, weir_now(strict->node->w), memory_order_relaxed);
     if (batch->kind != WEIR__QUERY_ALL) {

@@ -8,6 +8,7 @@
 
 #include <uv.h>
 
+#include "sync/probes.h"
 #include "sync/store.h"
 #include "sync/strict.h"
 

@@ -210,6 +210,7 @@ static void on_state(void *arg, int up, enum weir__link_kind why)
     struct weir_sync *sync = arg;
 
     (void)why;
+    WEIR__PROBE2(store_state, up, weir__link_kind_label(why));
     if (sync->finished)
         return;
     atomic_store_explicit(&sync->node.count.store_up, up, memory_order_relaxed);

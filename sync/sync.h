@@ -16,6 +16,7 @@
 
 #include "lib/seam.h"
 #include "sync/node.h"
+#include "sync/probes.h"
 #include "sync/query.h"
 #include "sync/queue.h"
 #include "sync/reconcile.h"
