@@ -13,6 +13,12 @@ static uint64_t add_saturating(uint64_t a, uint64_t b)
     return a >= WEIR_NEVER - 1 - b ? WEIR_NEVER - 1 : a + b;
 }
 
+/* Far beyond the times for which a bucket counts right it may be any number. */
+static int64_t missing(uint64_t wanted, int64_t level)
+{
+    return (int64_t)(wanted - (uint64_t)level);
+}
+
 void weir__decide_report(const struct weir__verdict *v, int denied, uint64_t now, struct weir_result *result)
 {
     uint64_t behind = v->now - now; /* the caller's clock is by so much */
@@ -25,9 +31,9 @@ void weir__decide_report(const struct weir__verdict *v, int denied, uint64_t now
         result->retry_after_ns =
             v->units > v->cap
                 ? WEIR_NEVER
-                : add_saturating(behind, weir__bucket_wait(v->now, v->mult, (int64_t)v->units - v->level));
+                : add_saturating(behind, weir__bucket_wait(v->now, v->mult, missing(v->units, v->level)));
     if (v->level < (int64_t)v->cap)
-        result->reset_after_ns = add_saturating(behind, weir__bucket_wait(v->now, v->mult, (int64_t)v->cap - v->level));
+        result->reset_after_ns = add_saturating(behind, weir__bucket_wait(v->now, v->mult, missing(v->cap, v->level)));
 }
 
 int weir__decide_peek(const struct weir__policy_state *p, struct weir__hot *e, uint64_t x, const uint64_t *id,

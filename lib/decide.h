@@ -31,11 +31,18 @@ struct weir__verdict {
 /* Fills everything but `policy`. now: the caller's. */
 void weir__decide_report(const struct weir__verdict *verdict, int denied, uint64_t now, struct weir_result *result);
 
+/* All leases of a bucket together hold a sixteenth of its burst at most, tokens. */
+WEIR__INLINE uint64_t weir__lease_room(uint64_t cap, uint8_t k)
+{
+    return (cap >> k) / 16;
+}
+
+/* What is counted beyond that can't be spent: the burst was larger, or a lease is being refused. */
 WEIR__INLINE uint64_t weir__lease_clip(const struct weir__hot *e, uint64_t cap, uint8_t k)
 {
-    uint64_t leased = weir__load_acquire(&e->leased);
+    uint64_t leased = weir__load_acquire(&e->leased), room = weir__lease_room(cap, k);
 
-    return leased < cap >> k ? cap - (leased << k) : 0;
+    return cap - ((leased < room ? leased : room) << k);
 }
 
 /* level, with the numbers in force, as of x. */

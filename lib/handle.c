@@ -30,6 +30,10 @@ _Static_assert(WEIR_UNDECIDED_ == WEIR__REKEYED, "the same");
 #define NEVER 1u
 #define BUSY UINT64_MAX
 
+/* policy.leased */
+#define LEASES_COMING 1u
+#define LEASES_KNOWN 2u
+
 /* Locked for ever: nothing is decided on it. */
 static struct weir__hot no_entry = {.x = WEIR__LOCK};
 
@@ -106,7 +110,7 @@ int weir_key_open(struct weir *w, weir_policy_id policy, const void *key, size_t
 static void learn(struct weir_key *key)
 {
     struct weir_quick_ *q = &key->quick;
-    uint64_t known = __atomic_load_n(&q->changes, __ATOMIC_RELAXED);
+    uint64_t known = __atomic_load_n(&q->changes, __ATOMIC_ACQUIRE);
     uint64_t changes = weir__load_acquire(&key->ask.w->gate->changes), x, f;
     const struct weir__params *params;
     uint64_t cap, most;
@@ -122,7 +126,7 @@ static void learn(struct weir_key *key)
     most = weir__load_acquire(&params->most);
     __atomic_store_n(&q->most, most, __ATOMIC_RELEASE);
     __atomic_store_n(&q->unit, most ? UINT64_C(1) << weir__load_acquire(&key->e->k) : INT64_MAX, __ATOMIC_RELEASE);
-    /* all leases together are no more than that */
+    /* all leases together hold no more than that */
     if (weir__load_relaxed(&key->ask.p->leased))
         cap -= cap / 16;
     __atomic_store_n(&q->level, cap & WEIR__UNITS, __ATOMIC_RELEASE);
@@ -137,7 +141,8 @@ static void note_empty(struct weir_key *key, uint64_t now)
 {
     const struct weir__policy_state *p = key->ask.p;
     struct weir_quick_ *q = &key->quick;
-    uint64_t seen = __atomic_load_n(&q->empty_x, __ATOMIC_RELAXED), x = weir__load_acquire(&key->e->x), f, wait;
+    /* acquire: the x that follows is no older than the one that is noted */
+    uint64_t seen = __atomic_load_n(&q->empty_x, __ATOMIC_ACQUIRE), x = weir__load_acquire(&key->e->x), f, wait;
     struct weir__verdict v;
     int64_t need;
 
@@ -145,7 +150,10 @@ static void note_empty(struct weir_key *key, uint64_t now)
         return;
     f = weir__load_acquire(&key->e->f);
     weir__decide_read(p, key->e, x, f, now, 1, &v);
-    need = (int64_t)v.units - v.level;
+    /* At a time at which the bucket doesn't count right: of sensible times that says nothing. */
+    if (v.now - weir__load_relaxed(&key->e->touched) > WEIR__HORIZON_NS)
+        return;
+    need = (int64_t)(v.units - (uint64_t)v.level);
     if (weir__load_acquire(&p->slot[f & WEIR__SLOT].most) == 0 || weir__load_acquire(&key->e->regime) != WEIR__LOCAL ||
         need <= (int64_t)weir__bucket_refill(EMPTY_NS, v.mult) || weir__load_acquire(&key->e->x) != x ||
         !__atomic_compare_exchange_n(&q->empty_x, &seen, BUSY, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
@@ -186,6 +194,19 @@ WEIR__INLINE int take_well(struct weir_key *key, int64_t cost, uint64_t now, str
     return verdict;
 }
 
+/* From now on whoever learns the numbers allows for leases: done once, before the policy's first lease can be taken. */
+static void announce_leases(struct weir_key *key)
+{
+    struct weir__policy_state *p = key->ask.p;
+
+    if (weir__load_acquire(&p->leased) & LEASES_KNOWN)
+        return;
+    atomic_fetch_or_explicit(&p->leased, LEASES_COMING, memory_order_relaxed);
+    atomic_fetch_add_explicit(&key->ask.w->gate->changes, 2, memory_order_release);
+    /* release: whoever finds it done finds `changes` */
+    atomic_fetch_or_explicit(&p->leased, LEASES_KNOWN, memory_order_release);
+}
+
 /* The lease of this thread, made where there is none; NULL where it can't have one. */
 static struct weir__lease *own_lease(struct weir_key *key)
 {
@@ -199,13 +220,11 @@ static struct weir__lease *own_lease(struct weir_key *key)
         mine = (char *)weir__lease_open(key->ask.w);
         if (!mine)
             return NULL;
+        announce_leases(key);
         if (__atomic_compare_exchange_n(&key->quick.leases, &leases, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             leases = mine;
         else
             weir__lease_close(&key->ask, key->e, (struct weir__lease *)(void *)mine);
-        /* whoever learns what `changes` says from now on finds `leased` */
-        weir__store_relaxed(&key->ask.p->leased, 1);
-        atomic_fetch_add_explicit(&key->ask.w->gate->changes, 2, memory_order_release);
         /* release: who finds no bucket finds the leases */
         __atomic_store_n(&key->quick.bucket, (struct weir_bucket_ *)(void *)&no_entry, __ATOMIC_RELEASE);
     }

@@ -25,13 +25,28 @@ struct weir__lease *weir__lease_open(struct weir *w)
     return (struct weir__lease *)(void *)first;
 }
 
+/* Has more come than fits beside the leases? Or it can't be told. */
+static bool is_over(const struct weir__policy_state *p, struct weir__hot *e, uint64_t now)
+{
+    struct weir__verdict v;
+    uint64_t x;
+
+    do {
+        x = weir__load_acquire(&e->x);
+        weir__decide_read(p, e, x, weir__load_acquire(&e->f), now, 0, &v);
+    } while (weir__load_acquire(&e->x) != x);
+    return x & WEIR__LOCK || v.level > (int64_t)v.clip;
+}
+
 static void give_back(struct weir__lease *lease, const struct weir__ask *ask, struct weir__hot *e, uint64_t now)
 {
-    /* The bucket takes back what fits beside the leases; then this one is counted off. */
-    if (lease->tokens > 0)
+    if (lease->held == 0)
+        return;
+    /* The bucket takes back what fits beside the leases. What else has come while this one was counted is cut off even
+     * where nothing is left of it: it would fit as soon as that is counted off, besides what was spent. */
+    if (lease->tokens > 0 || is_over(ask->p, e, now))
         weir__take_undo(ask, now, (int64_t)lease->tokens);
-    if (lease->held > 0)
-        atomic_fetch_sub_explicit(&e->leased, lease->held, memory_order_release);
+    atomic_fetch_sub_explicit(&e->leased, lease->held, memory_order_release);
     lease->tokens = lease->held = 0;
 }
 
@@ -81,11 +96,11 @@ static void adapt(struct weir__lease *lease, uint64_t most, uint64_t now)
     lease->since = now;
 }
 
-/* As much as may be leased from what there is besides cost. */
+/* As much as may be leased from what there is besides cost; and from the room that all leases have. */
 static uint64_t affordable(const struct weir__lease *lease, const struct weir__policy_state *p, struct weir__hot *e,
-                           uint64_t now, int64_t cost)
+                           uint64_t now, int64_t cost, uint64_t *room)
 {
-    uint64_t x = weir__load_acquire(&e->x), leased = weir__load_relaxed(&e->leased), want = lease->chunk, room;
+    uint64_t x = weir__load_acquire(&e->x), leased = weir__load_relaxed(&e->leased), want = lease->chunk, free;
     struct weir__verdict v;
     int64_t left;
 
@@ -93,14 +108,14 @@ static uint64_t affordable(const struct weir__lease *lease, const struct weir__p
     if (v.level > (int64_t)v.clip)
         v.level = (int64_t)v.clip;
     left = weir__bucket_tokens(v.level, v.k) - cost;
-    room = (v.cap >> v.k) / 16;
-    room = room > leased ? room - leased : 0;
+    *room = weir__lease_room(v.cap, v.k);
+    free = *room > leased ? *room - leased : 0;
     if (left < 0)
         return 0;
     if (want > (uint64_t)left / 4)
         want = (uint64_t)left / 4;
-    if (want > room)
-        want = room;
+    if (want > free)
+        want = free;
     return want;
 }
 
@@ -134,19 +149,20 @@ int weir__lease_fill(struct weir__lease *lease, const struct weir__ask *ask, str
                      int64_t cost)
 {
     const struct weir__policy_state *p = ask->p;
-    uint64_t want;
+    uint64_t want, room, others;
 
     give_back(lease, ask, e, now);
     lease->changes = weir__load_acquire(&ask->w->gate->changes);
     adapt(lease, weir__lease_most(p), now);
     if (lease->chunk == 0 || !weir__take_is_fast(p, cost))
         return WEIR__REKEYED;
-    want = affordable(lease, p, e, now, cost);
+    want = affordable(lease, p, e, now, cost, &room);
     if (want < FIRST_CHUNK)
         return WEIR__REKEYED;
-    /* counted first: whoever meets the bucket meanwhile clips it too early, not too late */
-    atomic_fetch_add_explicit(&e->leased, want, memory_order_acq_rel);
-    if (!charge(p, e, now, cost, want)) {
+    /* Counted first: whoever meets the bucket meanwhile clips it too early, not too late. Others who saw the same room
+     * may have counted theirs. */
+    others = atomic_fetch_add_explicit(&e->leased, want, memory_order_acq_rel);
+    if (others + want > room || !charge(p, e, now, cost, want)) {
         atomic_fetch_sub_explicit(&e->leased, want, memory_order_relaxed);
         return WEIR__REKEYED;
     }

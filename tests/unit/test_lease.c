@@ -206,6 +206,28 @@ START_TEST(a_kept_lease_is_part_of_the_burst)
 }
 END_TEST
 
+/* An idle bucket fills up only as far as the lease lets it: not further once that is spent and counted off. */
+START_TEST(a_spent_lease_leaves_no_room_behind)
+{
+    uint64_t spent = 0;
+
+    open_with(1000000, 100000);
+    fill(&one, 10);
+    fill(&two, 10);
+    now += SECOND;
+    for (int i = 0; i < 2; i++) {
+        struct weir__lease *lease = i ? &two : &one;
+
+        while (spend(lease, 1))
+            spent++;
+        ck_assert_uint_gt(spent, 0);
+        spent += weir__lease_fill(lease, &ask, e, now, 1) == WEIR_ALLOW;
+    }
+    ck_assert_uint_eq(spent + one.tokens + two.tokens + drain(), 100000);
+    close_all();
+}
+END_TEST
+
 START_TEST(what_is_given_back_fits)
 {
     uint64_t spent;
@@ -248,6 +270,28 @@ START_TEST(a_change_of_the_policy_ends_a_lease)
     ck_assert(!spend(&one, 1));
     ck_assert_int_eq(weir__lease_fill(&one, &ask, e, now, 1), WEIR__REKEYED);
     ck_assert_uint_eq(e->leased, 0);
+    close_all();
+}
+END_TEST
+
+/* What a thread keeps that takes no more must not weigh on a much smaller bucket. */
+START_TEST(a_lease_of_a_larger_burst_leaves_the_smaller)
+{
+    struct weir_policy p = numbers(100000000, 1600);
+
+    open_with(100000000, 1000000);
+    fill(&one, 20);
+    ck_assert_uint_gt(e->leased, 1600);
+    ck_assert_int_eq(weir_policy_set(w, ask.policy, &p), 0);
+    ck_assert(!spend(&one, 1));
+    ck_assert_uint_ge(drain(), 1500); /* all but a sixteenth */
+    now += SECOND;
+    ck_assert_uint_ge(drain(), 1500);
+    one.chunk = 0;
+    (void)weir__lease_fill(&one, &ask, e, now, 1);
+    ck_assert_uint_eq(e->leased, 0);
+    now += SECOND;
+    ck_assert_uint_eq(drain(), 1600);
     close_all();
 }
 END_TEST
@@ -328,8 +372,10 @@ static Suite *suite(void)
     tcase_add_test(t, small_limits_are_not_leased);
     tcase_add_test(t, slow_takers_lose_their_lease);
     tcase_add_test(t, a_kept_lease_is_part_of_the_burst);
+    tcase_add_test(t, a_spent_lease_leaves_no_room_behind);
     tcase_add_test(t, what_is_given_back_fits);
     tcase_add_test(t, a_change_of_the_policy_ends_a_lease);
+    tcase_add_test(t, a_lease_of_a_larger_burst_leaves_the_smaller);
     tcase_add_test(t, a_forgotten_key_is_full_but_for_leases);
     tcase_add_test(t, threads_take_the_burst_exactly);
     suite_add_tcase(s, t);

@@ -221,6 +221,27 @@ START_TEST(changes_of_the_policy_end_it)
 }
 END_TEST
 
+/* By a time so far ahead that the bucket doesn't count right there (memory of five years) a take may be denied; takes
+ * at sensible times are not, for that. */
+START_TEST(a_time_far_ahead_is_not_remembered)
+{
+    const uint64_t ahead = UINT64_C(40) * 365 * 86400 * SECOND;
+    struct weir *w = open_limiter();
+    struct weir_key *key;
+
+    now = 1000 * SECOND;
+    key = open_key(w, 1, 5);
+    ck_assert_int_eq(weir_key_take(key, 1, now, NULL), WEIR_ALLOW);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(weir_key_take(key, 1, now + ahead, NULL), WEIR_DENY);
+        ck_assert_int_eq(weir_key_take(key, 1, now, NULL), WEIR_ALLOW);
+    }
+    ck_assert_int_eq(weir_key_take(key, 1, now, NULL), WEIR_DENY);
+    weir_key_close(key);
+    weir_close(w);
+}
+END_TEST
+
 START_TEST(two_handles_share_a_bucket)
 {
     struct weir *w = open_limiter();
@@ -253,6 +274,7 @@ int main(void)
     tcase_add_test(t, an_empty_bucket_fills_at_its_moment);
     tcase_add_test(t, gifts_and_forgetting_end_it);
     tcase_add_test(t, changes_of_the_policy_end_it);
+    tcase_add_test(t, a_time_far_ahead_is_not_remembered);
     tcase_add_test(t, two_handles_share_a_bucket);
     suite_add_tcase(suite, t);
     runner = srunner_create(suite);
