@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The usual take by handle, compiled into its caller: weir/weir.h includes this, nobody else should. An ordinary take of
- * a local policy at the caller's time, without a result, is decided here; everything else is left to the function of
- * the library, which decides the same. A call through a shared library costs more than the decision.
+ * The usual take by handle, compiled into its caller: weir/weir.h includes this, nobody else should. An ordinary take
+ * of a local policy at the caller's time, without a result, is decided here; everything else is left to the function
+ * of the library, which decides the same. A call through a shared library costs more than the decision.
  *
  * What has a name that ends in _ is not to be used: its layout is the library's, and changes with its soname alone.
  * -DWEIR_NO_INLINE leaves all of it out.
