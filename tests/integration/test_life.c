@@ -422,6 +422,35 @@ START_TEST(close_drains)
 END_TEST
 
 /* The same without Redis: it gives up after drain_ms and says what it could not tell. */
+static long scripts_run(void)
+{
+    const char *calls = strstr(redis_server_do(server, "INFO", "commandstats", NULL), "cmdstat_evalsha:calls=");
+
+    return calls ? strtol(strchr(calls, '=') + 1, NULL, 10) : 0;
+}
+
+/* Two admitted one each of a bucket of one that takes a day to fill: nobody waits for that, nor asks again and again. */
+START_TEST(close_leaves_a_debt_behind)
+{
+    struct weir_policy policy = node_policy(1, NODE_DAY, 1);
+    struct node b;
+    long before;
+
+    node_open(&a, &policy);
+    node_open(&b, &policy);
+    node_start(&a, redis_server_uri(server), NULL);
+    node_start(&b, redis_server_uri(server), NULL);
+    ck_assert_int_eq(node_take(&a, "k", NULL), WEIR_ALLOW);
+    ck_assert_int_eq(node_take(&b, "k", NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(node_flush(&a) + node_flush(&b), 0);
+    before = scripts_run();
+    ck_assert_uint_eq(node_end(&a) + node_end(&b), 0);
+    ck_assert_int_lt(scripts_run() - before, 20);
+    node_close(&a);
+    node_close(&b);
+}
+END_TEST
+
 START_TEST(close_says_what_is_unsent)
 {
     struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
@@ -524,6 +553,7 @@ static Suite *suite(void)
     suite_add_tcase(s, callers);
     tcase_add_checked_fixture(end, open_server, close_server);
     tcase_add_test(end, close_drains);
+    tcase_add_test(end, close_leaves_a_debt_behind);
     tcase_add_test(end, close_says_what_is_unsent);
     tcase_add_test(end, nobody_is_let_in_after_close);
     suite_add_tcase(s, end);
