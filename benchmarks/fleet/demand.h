@@ -35,7 +35,7 @@ enum demand {
 #define DEMAND_OUTAGE_BEGIN (6000 * DEMAND_MS)
 #define DEMAND_KILL (6750 * DEMAND_MS)
 #define DEMAND_RESTART (9750 * DEMAND_MS)
-#define DEMAND_END (11000 * DEMAND_MS)
+#define DEMAND_END (12250 * DEMAND_MS)
 
 extern const struct strategy_limit demand_limits[LIMITS];
 

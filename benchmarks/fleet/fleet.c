@@ -149,16 +149,16 @@ static void run_paced(struct fleet *fleet, struct fleet_data *data)
     await(fleet, PHASE_PACED);
 }
 
-/* Tables of keys grow by doubling: what a few more keys cost says less than what all of them do. */
+/* The few first: a server's table of keys grows by doubling, and what many cost would hide it. */
 static void count_bytes(struct fleet *fleet, struct fleet_data *data)
 {
     double before = store_bytes(&fleet->store);
+    go_through(fleet, PHASE_HOT);
+    double hot = store_bytes(&fleet->store);
     go_through(fleet, PHASE_COLD);
     rest_until(bench_clock_ns() + SYNC_NS);
-    double cold = store_bytes(&fleet->store);
-    go_through(fleet, PHASE_HOT);
-    data->cold_bytes = (cold - before) / WORKER_COLD_KEYS;
-    data->hot_bytes = (store_bytes(&fleet->store) - cold) / WORKER_HOT_KEYS;
+    data->hot_bytes = (hot - before) / WORKER_HOT_KEYS;
+    data->cold_bytes = (store_bytes(&fleet->store) - hot) / WORKER_COLD_KEYS;
 }
 
 static void run_busy(struct fleet *fleet, struct fleet_data *data)

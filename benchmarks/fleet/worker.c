@@ -311,8 +311,8 @@ int worker_run(struct board *board, unsigned index)
 {
     static struct worker me;
     static void (*const work[])(struct worker *) = {
-        [PHASE_OPEN] = open_strategy, [PHASE_PACED] = paced, [PHASE_RECOVER] = recover,
-        [PHASE_COLD] = cold,          [PHASE_HOT] = hot,     [PHASE_SATURATE] = saturate,
+        [PHASE_OPEN] = open_strategy, [PHASE_PACED] = paced,       [PHASE_RECOVER] = recover, [PHASE_HOT] = hot,
+        [PHASE_COLD] = cold,          [PHASE_SATURATE] = saturate,
     };
     worker = &me;
     me = (struct worker){.board = board, .seat = &board->seats[index], .strategy = board->strategy, .index = index};

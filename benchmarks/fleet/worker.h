@@ -21,8 +21,8 @@ enum phase {
     PHASE_OPEN,     /* connected, and met the others */
     PHASE_PACED,    /* the workloads, each request at its own time */
     PHASE_RECOVER,  /* connected again */
-    PHASE_COLD,     /* WORKER_COLD_KEYS, each asked for once by one process */
     PHASE_HOT,      /* WORKER_HOT_KEYS, each asked for ten times a second by every process, for a second */
+    PHASE_COLD,     /* WORKER_COLD_KEYS, each asked for once by one process */
     PHASE_SATURATE, /* WORKER_CALLERS callers a process that ask again as soon as they are answered */
     PHASE_CLOSE
 };
