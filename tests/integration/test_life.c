@@ -429,7 +429,7 @@ static long scripts_run(void)
     return calls ? strtol(strchr(calls, '=') + 1, NULL, 10) : 0;
 }
 
-/* Two admitted one each of a bucket of one that takes a day to fill: nobody waits for that, nor asks again and again. */
+/* Two admitted one each of a bucket of one that takes a day to fill: nobody waits for that, nor asks over and over. */
 START_TEST(close_leaves_a_debt_behind)
 {
     struct weir_policy policy = node_policy(1, NODE_DAY, 1);
