@@ -195,12 +195,41 @@ void weir__seam_count(struct weir *w, weir_policy_id id, int status)
     atomic_fetch_add_explicit(&w->policies[id].by_redis[status], 1, memory_order_relaxed);
 }
 
-int weir__seam_outage_take(struct weir *w, const struct weir_request *request, struct weir_result *result)
+/* Of a strict policy, a cost from 1 to its burst. Or WEIR__REKEYED: not for here. */
+static int take_share(const struct weir__ask *ask, uint64_t now, int64_t cost, double fleet, struct weir_result *result)
+{
+    unsigned turns = 0;
+    uint64_t x;
+
+    while (weir__load_acquire(&ask->p->mode) == WEIR_STRICT) {
+        struct weir__hot *e = weir__table_obtain(ask->w, ask->policy, ask->key, ask->key_len, ask->id, now, &x);
+        int verdict;
+
+        if (!e)
+            break;
+        verdict = weir__hybrid_outage(ask->w, e, x, ask->id, ask->policy, now, cost, fleet, NULL, result);
+        if (verdict != WEIR__REKEYED)
+            return verdict;
+        weir__backoff(&turns);
+    }
+    return WEIR__REKEYED;
+}
+
+int weir__seam_outage_take(struct weir *w, const struct weir_request *request, double fleet, struct weir_result *result)
 {
     struct weir__ask ask;
     int error = weir__take_check_tokens(w, request->policy, request->key, request->key_len, request->cost, &ask);
+    uint64_t now = weir_now(w);
 
-    return error ? error : weir__take_memory(&ask, weir_now(w), request->cost, result);
+    if (error)
+        return error;
+    if (fleet >= 0 && request->cost > 0 && (uint64_t)request->cost <= weir__load_relaxed(&ask.p->burst)) {
+        int verdict = take_share(&ask, now, request->cost, fleet, result);
+
+        if (verdict != WEIR__REKEYED)
+            return finish(&ask, verdict, result);
+    }
+    return weir__take_memory(&ask, now, request->cost, result);
 }
 
 /* ---- log and memory ---------------------------------------------------------------------------------------------- */

@@ -35,7 +35,8 @@ struct ask {
     uint64_t behind; /* ... which is so much later than the caller's clock */
     int64_t cost;
     enum how how;
-    bool forced; /* Redis did not answer: the outage policy, whatever is in hand */
+    bool forced;  /* Redis did not answer: the outage policy, whatever is in hand */
+    double fleet; /* what the whole bucket is known to hold; < 0: not known */
     int64_t charged;
     struct weir_result *result;
 };
@@ -368,6 +369,17 @@ WEIR__INLINE int decide_slice(struct ask *a, struct weir__view *v)
 
 /* ---- outages ----------------------------------------------------------------------------------------------------- */
 
+/* What the caller knows of the whole bucket, where the entry was told nothing or more. */
+static int64_t known_fleet(const struct ask *a, uint8_t k, enum weir__told *told, int64_t fleet)
+{
+    int64_t known = weir__bucket_units(a->fleet, k);
+
+    if (*told == WEIR__TOLD && fleet < known)
+        return fleet;
+    *told = WEIR__TOLD;
+    return known;
+}
+
 /* What an entry falls back to: {mult, cap} and the level it starts with. v must not be a fallback itself. */
 static void fallback_of(const struct ask *a, const struct weir__view *v, struct weir__view *out)
 {
@@ -397,6 +409,8 @@ static void fallback_of(const struct ask *a, const struct weir__view *v, struct 
     if (v->mult == 0 && v->cap == 0) {
         if (noted)
             told = weir__hybrid_fleet(a->policy, a->slice, a->now, v->k, &fleet);
+        if (a->fleet >= 0 && told != WEIR__TOLD_TORN)
+            fleet = known_fleet(a, v->k, &told, fleet);
         if (told == WEIR__NEVER_TOLD || (told == WEIR__TOLD && fleet > whole))
             fleet = whole;
         else if (told == WEIR__TOLD_TORN || fleet < 0)
@@ -543,6 +557,7 @@ static struct ask ask_of(struct weir *w, struct weir__hot *e, weir_policy_id pol
                         .policy = &w->policies[policy],
                         .now = now,
                         .cost = cost,
+                        .fleet = -1,
                         .result = result};
 }
 
@@ -582,12 +597,13 @@ static int decide_absent(struct ask *a)
 }
 
 int weir__hybrid_outage(struct weir *w, struct weir__hot *e, uint64_t x, const uint64_t id[2], weir_policy_id policy,
-                        uint64_t now, int64_t cost, int64_t *charged, struct weir_result *result)
+                        uint64_t now, int64_t cost, double fleet, int64_t *charged, struct weir_result *result)
 {
     struct ask a = ask_of(w, e, policy, now, cost, result);
     int verdict;
 
     a.forced = true;
+    a.fleet = fleet;
     if (e) {
         verdict = decide(&a, x, id);
     } else {

@@ -44,9 +44,10 @@ int weir__hybrid_try(struct weir *w, struct weir__hot *e, uint64_t x, const uint
                      uint64_t now, int64_t cost, struct weir_result *result);
 
 /* The outage policy's verdict, whatever the entry still has in hand: for strict policies that Redis did not answer.
- * e may be NULL where on_outage is not WEIR_OUTAGE_LOCAL: then nothing is charged. */
+ * e may be NULL where on_outage is not WEIR_OUTAGE_LOCAL: then nothing is charged. fleet: what the whole bucket is
+ * known to hold, tokens; < 0: not known. */
 int weir__hybrid_outage(struct weir *w, struct weir__hot *e, uint64_t x, const uint64_t id[2], weir_policy_id policy,
-                        uint64_t now, int64_t cost, int64_t *charged, struct weir_result *result);
+                        uint64_t now, int64_t cost, double fleet, int64_t *charged, struct weir_result *result);
 
 /* Raises the level by tokens, up to the cap in force. unspend 0: a refund, reported as one. Non-zero: the tokens were
  * charged by a take of this process and are taken back as if never spent. 0 or WEIR__REKEYED. */

@@ -179,8 +179,10 @@ int weir__seam_try(struct weir *w, const struct weir_request *request, struct we
 /* Counts a decision that Redis made. Threads: any. */
 void weir__seam_count(struct weir *w, weir_policy_id id, int status);
 
-/* Verdict of the outage policy for a strict request that Redis did not answer (counted, DEGRADED). */
-int weir__seam_outage_take(struct weir *w, const struct weir_request *request, struct weir_result *result);
+/* Verdict of the outage policy for a strict request that Redis did not answer (counted, DEGRADED). fleet: what Redis
+ * last said that the key's bucket holds, grown since, tokens; < 0: not known. Threads: any. */
+int weir__seam_outage_take(struct weir *w, const struct weir_request *request, double fleet,
+                           struct weir_result *result);
 
 void weir__seam_log(struct weir *w, enum weir_log_level level, const char *format, ...)
 #if defined(__GNUC__)

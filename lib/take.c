@@ -111,7 +111,7 @@ static int decide(const struct weir__ask *ask, uint64_t now, int64_t cost, int64
             if (verdict == WEIR__REKEYED && weir__load_acquire(&e->regime) != WEIR__LOCAL)
                 weir__policy_settle(w, e);
         } else if (is_strict(ask->p)) {
-            verdict = weir__hybrid_outage(w, e, x, ask->id, ask->policy, now, cost, charged, result);
+            verdict = weir__hybrid_outage(w, e, x, ask->id, ask->policy, now, cost, -1, charged, result);
         } else {
             verdict = weir__hybrid_take(w, e, x, ask->id, ask->policy, now, cost, charged, result);
         }

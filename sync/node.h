@@ -27,6 +27,7 @@
 struct uv_loop_s;
 struct weir__store;
 struct weir__persist;
+struct weir__seen;
 
 #define WEIR__MS UINT64_C(1000000)
 #define WEIR__SECOND UINT64_C(1000000000)
@@ -53,6 +54,7 @@ struct weir__node {
     struct weir__store *store;
     struct weir_allocator mem;     /* the limiter's */
     struct weir__persist *persist; /* of a shared limiter: what a successor finds; else NULL */
+    struct weir__seen *seen;       /* what Redis last said of keys that it decides for */
     const char *prefix;
     uint8_t id[WEIR__WIRE_ID];
     uint32_t shards, batch_max, window, jitter_pct, fleet_hint;

@@ -19,13 +19,14 @@ struct weir__wait {
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-/* FNV-1a, salted: which keys meet in a bucket of a batch's index is nobody's to choose. */
-static uint64_t hash_key(const struct weir__node *node, const unsigned char *key, size_t len)
+/* FNV-1a, salted */
+uint64_t weir__query_hash(const struct weir__node *node, const void *key, size_t len)
 {
+    const unsigned char *bytes = key;
     uint64_t hash = node->salt;
 
     for (size_t i = 0; i < len; i++)
-        hash = (hash ^ key[i]) * UINT64_C(0x100000001b3);
+        hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
     return hash ^ hash >> 29;
 }
 
@@ -45,7 +46,7 @@ struct weir__query *weir__query_make(struct weir__node *node, enum weir__query_k
     query->key = (unsigned char *)(query + 1);
     query->key_len = (uint32_t)request->key_len;
     memcpy(query->key, request->key, request->key_len);
-    query->hash = hash_key(node, query->key, query->key_len);
+    query->hash = weir__query_hash(node, query->key, query->key_len);
     query->shard = weir__wire_shard(query->key, query->key_len, node->shards);
     return query;
 }

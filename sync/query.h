@@ -63,6 +63,9 @@ struct weir__query *weir__query_make(struct weir__node *node, enum weir__query_k
 struct weir__query *weir__query_make_all(struct weir__node *node, const struct weir_request *requests, size_t n,
                                          uint64_t timeout_ns);
 
+/* Of a key: salted, so that which keys meet is nobody's to choose. */
+uint64_t weir__query_hash(const struct weir__node *node, const void *key, size_t len);
+
 /* One that was never pushed, or that was answered and kept. */
 void weir__query_free(struct weir__node *node, struct weir__query *query);
 

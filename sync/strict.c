@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "sync/seen.h"
+
 #define FAILURES_MAX 3u              /* in a row: nobody waits any more */
 #define PROBE_NS (100 * WEIR__MS)    /* one query passes a shut circuit so often */
 #define EXPIRY_MIN_NS (2 * WEIR__MS) /* how often deadlines are looked at */
@@ -61,6 +63,18 @@ void weir__strict_link(struct weir__strict *strict, int up)
 
 /* ---- verdicts without Redis -------------------------------------------------------------------------------------- */
 
+/* What the key's bucket holds, as far as Redis has said; < 0: it has not, or nobody asks. */
+static double known(struct weir__node *node, const struct weir_request *request)
+{
+    struct weir__seam_policy policy;
+
+    if (weir__seam_policy(node->w, request->policy, &policy) || policy.mode != WEIR_STRICT ||
+        policy.on_outage != WEIR_OUTAGE_LOCAL || !request->key || request->key_len > WEIR_KEY_MAX)
+        return -1;
+    return weir__seen_level(node->seen, request->policy, weir__query_hash(node, request->key, request->key_len),
+                            &policy, uv_hrtime());
+}
+
 int weir__strict_degrade_request(struct weir__node *node, enum weir__query_kind kind,
                                  const struct weir_request *request, struct weir_result *result)
 {
@@ -73,7 +87,7 @@ int weir__strict_degrade_request(struct weir__node *node, enum weir__query_kind 
     if (kind == WEIR__QUERY_LOOK)
         ask.cost = 0; /* it consumes nothing */
     ask.result = result;
-    status = weir__seam_outage_take(node->w, &ask, result);
+    status = weir__seam_outage_take(node->w, &ask, known(node, &ask), result);
     if (kind == WEIR__QUERY_LOOK && status == WEIR_ALLOW && request->cost > result->remaining)
         status = WEIR_DENY;
     return status;
@@ -424,6 +438,12 @@ int weir__strict_open(struct weir__strict **out, struct weir__node *node, void (
     if (!strict)
         return WEIR_E_NOMEM;
     strict->node = node;
+    node->seen = weir__seen_open(node);
+    if (!node->seen) {
+        weir__node_free(node, strict, sizeof *strict);
+        *out = NULL;
+        return WEIR_E_NOMEM;
+    }
     strict->alive = alive;
     strict->alive_arg = arg;
     strict->expiry_at = UINT64_MAX;
@@ -466,6 +486,8 @@ static void deinit(struct weir__strict *strict)
     void (*closed)(void *arg) = strict->closed;
     void *arg = strict->closed_arg;
 
+    weir__seen_close(node, node->seen);
+    node->seen = NULL;
     for (uint32_t id = 0; id < strict->lane_room; id++)
         free_lanes(node, strict->lanes[id]);
     weir__node_free(node, strict->lanes, strict->lane_room * sizeof(struct weir__strict_lanes *));

@@ -10,6 +10,8 @@
 
 #include <hiredis/hiredis.h>
 
+#include "sync/seen.h"
+
 #define APART_NS WEIR__SECOND /* no script of several shards for so long after one that failed */
 #define TICK_NS 1000          /* of Redis' clock: a wait is rounded up to the next, and one more for where it begins */
 
@@ -76,6 +78,8 @@ static void deal(struct weir__strict *strict, const struct weir__wire_strict *sh
     uint32_t left = entry->op == WEIR__WIRE_TAKE ? entry->admitted : 0;
     double reserved = key->total - key->free; /* as it was when this entry's turn came */
 
+    if (shard->flags & WEIR__WIRE_OUTAGE_LOCAL)
+        weir__seen_note(strict->node->seen, query->policy, query->hash, entry->free + reserved, strict->answered_at);
     for (; query; query = next) {
         double later = 0; /* what those after this one were given */
         int status = WEIR_DENY;
@@ -126,6 +130,10 @@ static void deal_all(struct weir__strict *strict, struct weir__strict_batch *bat
         request->status = verdict == WEIR_DENY && (member->denied || nobody) ? WEIR_DENY : WEIR_ALLOW;
         fill(request->result, &own, request->policy, request->status, member->cost, member->total, member->free);
         request->result->limiter = strict->node->w;
+        if (member->flags & WEIR__WIRE_OUTAGE_LOCAL)
+            weir__seen_note(strict->node->seen, request->policy,
+                            weir__query_hash(strict->node, request->key, request->key_len), member->total,
+                            strict->answered_at);
         if (request->result->retry_after_ns > longest)
             longest = request->result->retry_after_ns;
         if (i == 0 || (request->status == WEIR_DENY && !named) ||
@@ -222,6 +230,7 @@ static void answered(struct weir__strict *strict, struct weir__strict_batch *bat
 {
     struct weir__counters *count = &strict->node->count;
 
+    strict->answered_at = uv_hrtime();
     weir__strict_score(strict, !all_refused(batch));
     strict->alive(strict->alive_arg, batch->sent_now);
     weir__measure_add(&count->strict_took, uv_hrtime() - batch->sent_at);
@@ -244,6 +253,7 @@ static void forgotten(struct weir__strict *strict, struct weir__strict_batch *ba
 
     weir__strict_score(strict, 1);
     strict->alive(strict->alive_arg, batch->sent_now);
+    weir__seen_forget(strict->node->seen, query->policy, query->hash);
     query->status = 0;
     strict->pending--;
     weir__query_answer(strict->node, query, 0);

@@ -61,12 +61,12 @@ struct weir__strict {
     uint32_t lane_room;
     struct weir__strict_lanes *ready, *last_ready;
     struct weir__strict_batch *flying;
-    uint32_t flying_count, weight; /* of the batches on their way */
-    size_t pending;  /* queries in lanes, and on their way */
-    size_t queued;   /* in lanes */
-    uint64_t expiry_at;
-    uint32_t failures;    /* in a row */
-    int one_slot;         /* a cluster behind one address: a script is of one shard, or of one group */
+    uint32_t flying_count, weight;   /* of the batches on their way */
+    size_t pending;                  /* queries in lanes, and on their way */
+    size_t queued;                   /* in lanes */
+    uint64_t expiry_at, answered_at; /* machine's clock: of the batch that is being dealt */
+    uint32_t failures;               /* in a row */
+    int one_slot;                    /* a cluster behind one address: a script is of one shard, or of one group */
     uint64_t apart_until; /* until then a script is of one shard: one of several had an error for an answer */
     uint8_t started, stopped, handles, window_open;
     _Atomic int up, shut;

@@ -189,24 +189,35 @@ START_TEST(a_strict_outage_lives_on_the_share)
     weir__seam_overdraft(fake.w, id, 50, 2, 20);
     weir__seam_fresh_until(fake.w, id, fake.now + FAKE_SECOND); /* it is Redis' silence to this request that counts */
     struct weir_request request = {.policy = id, .key = "a", .key_len = 1, .cost = 15};
-    ck_assert_int_eq(weir__seam_outage_take(fake.w, &request, &r), WEIR_ALLOW);
+    ck_assert_int_eq(weir__seam_outage_take(fake.w, &request, -1, &r), WEIR_ALLOW);
     ck_assert_uint_eq(r.flags, WEIR_DEGRADED);
     ck_assert_int_eq(r.remaining, 5);
     ck_assert_uint_eq(r.policy, id);
-    ck_assert_int_eq(weir__seam_outage_take(fake.w, &request, &r), WEIR_DENY);
+    ck_assert_int_eq(weir__seam_outage_take(fake.w, &request, -1, &r), WEIR_DENY);
     assert_about(r.retry_after_ns, 5 * FAKE_SECOND);
     request.cost = 101;
-    ck_assert_int_eq(weir__seam_outage_take(fake.w, &request, &r), WEIR_DENY);
+    ck_assert_int_eq(weir__seam_outage_take(fake.w, &request, -1, &r), WEIR_DENY);
     ck_assert_uint_eq(r.retry_after_ns, WEIR_NEVER);
     request.cost = -1;
-    ck_assert_int_eq(weir__seam_outage_take(fake.w, &request, &r), WEIR_E_COST);
+    ck_assert_int_eq(weir__seam_outage_take(fake.w, &request, -1, &r), WEIR_E_COST);
+    /* a share of what is left of the whole: a fifth of 30; of nothing; and never more than the share */
+    request.cost = 6;
+    for (int i = 0; i < 3; i++) {
+        static const double left[] = {30, 0, 1e9};
+        request.key = i == 0 ? "b" : i == 1 ? "c" : "d";
+        ck_assert_int_eq(weir__seam_outage_take(fake.w, &request, left[i], &r), i == 1 ? WEIR_DENY : WEIR_ALLOW);
+        ck_assert_int_eq(r.remaining, i == 2 ? 14 : 0);
+        /* it is known once: from then on the share counts */
+        ck_assert_int_eq(weir__seam_outage_take(fake.w, &request, 100, &r), i == 2 ? WEIR_ALLOW : WEIR_DENY);
+    }
     fake_collect(&fake);
     ck_assert_int_eq(fake_report(&fake, "a")->spent, 15);
     ck_assert_int_eq(fake_report(&fake, "a")->fallback_spent, 15);
+    ck_assert_int_eq(fake_report(&fake, "b")->fallback_spent, 6);
     struct weir_stats stats = {.size = sizeof stats};
     ck_assert_int_eq(weir_stats_get(fake.w, &stats), 0);
-    ck_assert_uint_eq(stats.allowed, 1);
-    ck_assert_uint_eq(stats.denied, 2);
+    ck_assert_uint_eq(stats.allowed, 4);
+    ck_assert_uint_eq(stats.denied, 5);
 }
 END_TEST
 

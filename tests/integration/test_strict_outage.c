@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Strict policies whose Redis goes, and comes back with its memory or without: nobody gets a bucket twice.
+ */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/node.h"
+#include "support/redis_server.h"
+
+static struct redis_server *server;
+static struct node a;
+
+static void open_server(void)
+{
+    server = redis_server_open(&(struct redis_server_options){.persist = 1});
+}
+
+static void close_server(void)
+{
+    redis_server_close(server);
+}
+
+static void start(struct node *node, uint64_t limit, uint64_t per_ns, uint32_t fleet)
+{
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    struct weir_policy policy = node_policy(limit, per_ns, limit);
+
+    policy.mode = WEIR_STRICT;
+    options.fleet_hint = fleet;
+    options.timeout_ms = 500;
+    node_open(node, &policy);
+    node_start(node, redis_server_uri(server), &options);
+}
+
+/* Takes one by one until it is denied; all answers must be of that kind. */
+static int drain(struct node *node, const char *key, uint32_t flags)
+{
+    struct weir_result result;
+    int n = 0, status;
+
+    while ((status = node_take(node, key, &result)) == WEIR_ALLOW) {
+        ck_assert_uint_eq(result.flags, flags);
+        n++;
+    }
+    ck_assert_int_eq(status, WEIR_DENY);
+    ck_assert_uint_eq(result.flags, flags);
+    return n;
+}
+
+static void wait_for_outage(struct node *node)
+{
+    redis_server_kill(server);
+    node_until(node_stats(node).store_up == 0);
+}
+
+static void wait_for_redis(struct node *node)
+{
+    struct weir_result result;
+
+    redis_server_restart(server);
+    node_until(weir_peek(node->w, node->id, "other", 5, 0, &result) == WEIR_ALLOW && result.flags == 0);
+}
+
+/* What Redis last said of a key is where its share begins; a key that it said nothing of is full. */
+START_TEST(an_outage_goes_on_from_what_was_left)
+{
+    start(&a, 100, NODE_DAY, 1);
+    ck_assert_int_eq(weir_take(a.w, a.id, "k", 1, 97, NULL), WEIR_ALLOW);
+    ck_assert_int_eq(weir_take(a.w, a.id, "emptied", 7, 100, NULL), WEIR_ALLOW);
+    ck_assert_int_eq(weir_take(a.w, a.id, "forgotten", 9, 100, NULL), WEIR_ALLOW);
+    ck_assert_int_eq(weir_forget(a.w, a.id, "forgotten", 9), 0);
+    ck_assert_int_eq(weir_take(a.w, a.id, "refunded", 8, 100, NULL), WEIR_ALLOW);
+    ck_assert_int_eq(weir_give(a.w, a.id, "refunded", 8, 40), 0);
+    ck_assert_int_eq(weir_peek(a.w, a.id, "forgotten", 9, 0, NULL), WEIR_ALLOW); /* those two have been answered */
+    ck_assert_int_eq(weir_peek(a.w, a.id, "refunded", 8, 40, NULL), WEIR_ALLOW);
+    wait_for_outage(&a);
+    ck_assert_int_eq(drain(&a, "k", WEIR_DEGRADED), 3);
+    ck_assert_int_eq(drain(&a, "emptied", WEIR_DEGRADED), 0);
+    ck_assert_int_eq(drain(&a, "forgotten", WEIR_DEGRADED), 100);
+    ck_assert_int_eq(drain(&a, "refunded", WEIR_DEGRADED), 40);
+    ck_assert_int_eq(drain(&a, "new", WEIR_DEGRADED), 100);
+    wait_for_redis(&a);
+    node_until(weir_peek(a.w, a.id, "k", 1, 1, NULL) == WEIR_DENY); /* the outage's takes are told */
+    node_close(&a);
+}
+END_TEST
+
+/* One of four processes has a fourth of what is left. */
+START_TEST(a_share_of_what_was_left)
+{
+    start(&a, 100, NODE_DAY, 4);
+    ck_assert_int_eq(weir_take(a.w, a.id, "k", 1, 60, NULL), WEIR_ALLOW);
+    wait_for_outage(&a);
+    ck_assert_int_eq(drain(&a, "k", WEIR_DEGRADED), 10);
+    ck_assert_int_eq(drain(&a, "new", WEIR_DEGRADED), 25);
+    node_close(&a);
+}
+END_TEST
+
+/* What was left grows at the rate, as it does in Redis. */
+START_TEST(what_was_left_grows)
+{
+    int n;
+
+    start(&a, 100, 10 * NODE_SECOND, 1);
+    ck_assert_int_eq(weir_take(a.w, a.id, "k", 1, 100, NULL), WEIR_ALLOW);
+    wait_for_outage(&a);
+    node_pause(500);
+    n = drain(&a, "k", WEIR_DEGRADED);
+    ck_assert_int_ge(n, 4);
+    ck_assert_int_lt(n, 60); /* a machine that slept for six seconds */
+    node_close(&a);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("strict_outage");
+    TCase *tcase = tcase_create("outage");
+    SRunner *runner;
+    int failed;
+
+    tcase_add_checked_fixture(tcase, open_server, close_server);
+    tcase_add_test(tcase, an_outage_goes_on_from_what_was_left);
+    tcase_add_test(tcase, a_share_of_what_was_left);
+    tcase_add_test(tcase, what_was_left_grows);
+    suite_add_tcase(suite, tcase);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
