@@ -69,8 +69,6 @@ static void apply(struct weir__reconcile *rec, struct weir__lane *lane, struct w
     kept->total = grant->total;
     kept->total_at = mono;
     kept->held = out->slice ? !weir__slice_nothing(&ask, &answer) : answer.level < 0;
-    if (rec->draining && force.rate <= 0 && force.cap <= 0)
-        kept->held = 0; /* a debt is left behind: there is nothing to give back */
     weir__reconcile_settle(rec, out);
 }
 
