@@ -5,19 +5,21 @@
  * left.
  *
  * A reload keeps it: the new configuration takes the old one's limiter over and changes its policies, so buckets stay
- * as they are. Only another number of keys needs another one.
+ * as they are. Only another number of keys, or another prefix in Redis, needs another one.
  */
 #include "weir_nginx.h"
 
 static struct weir_sync *sync_of_process;
 
+/* A cycle's configuration of this very module: NULL where that had not loaded it, or an older file of the same name. */
 static struct weir_main *main_of(ngx_cycle_t *cycle)
 {
-    if (cycle == NULL || cycle->conf_ctx == NULL ||
-        ngx_http_cycle_get_module_main_conf(cycle, ngx_core_module) == NULL) {
-        return NULL;
+    for (ngx_uint_t i = 0; cycle != NULL && cycle->conf_ctx != NULL && cycle->modules[i] != NULL; i++) {
+        if (cycle->modules[i] == &ngx_http_weir_module) {
+            return ngx_http_cycle_get_module_main_conf(cycle, ngx_http_weir_module);
+        }
     }
-    return ngx_http_cycle_get_module_main_conf(cycle, ngx_http_weir_module);
+    return NULL;
 }
 
 /* From the sync's thread: ngx_log_error writes one line by one write. */
@@ -62,9 +64,32 @@ static ngx_int_t try_policies(ngx_conf_t *cf, struct weir_main *main)
     return status < 0 ? NGX_ERROR : NGX_OK;
 }
 
-static int is_inheritable(struct weir_main *old, struct weir_main *main)
+static int is_same(const ngx_str_t *a, const ngx_str_t *b)
 {
-    return old != NULL && old->limiter != NULL && old->keys == main->keys;
+    return a->len == b->len && ngx_strncmp(a->data, b->data, a->len) == 0;
+}
+
+/* Of processes that share a limiter all report under one prefix. */
+static int is_inheritable(const struct weir_main *old, const struct weir_main *main)
+{
+    return old != NULL && old->limiter != NULL && old->keys == main->keys &&
+           (old->redis.len == 0 || main->redis.len == 0 || is_same(&old->prefix, &main->prefix));
+}
+
+/* Has a zone of the configuration before this one the same numbers? Setting them costs a walk over the table. */
+static int is_unchanged(const struct weir_main *old, const struct weir_zone *zone)
+{
+    const struct weir_zone *zones = old->zones.elts;
+    const struct weir_policy *a, *b = &zone->policy;
+    for (ngx_uint_t i = 0; i < old->zones.nelts; i++) {
+        a = &zones[i].policy;
+        if (is_same(&zones[i].name, &zone->name)) {
+            return a->limit == b->limit && a->per_ns == b->per_ns && a->burst == b->burst && a->mode == b->mode &&
+                   a->max_overshoot == b->max_overshoot && a->on_outage == b->on_outage && a->unknown == b->unknown &&
+                   a->version == b->version;
+        }
+    }
+    return 0;
 }
 
 ngx_int_t weir_limiter_prepare(ngx_conf_t *cf, struct weir_main *main)
@@ -101,8 +126,11 @@ ngx_int_t weir_limiter_init_module(ngx_cycle_t *cycle)
     for (ngx_uint_t i = 0; i < main->zones.nelts; i++) {
         struct weir_zone *zone = &zones[i];
         int status = weir_policy_find(main->limiter, zone->policy.name, &zone->id);
-        status = status == 0 ? weir_policy_set(main->limiter, zone->id, &zone->policy)
-                             : weir_policy_add(main->limiter, &zone->policy, &zone->id);
+        if (status < 0) {
+            status = weir_policy_add(main->limiter, &zone->policy, &zone->id);
+        } else if (!is_unchanged(old, zone)) { /* what has a policy already was inherited */
+            status = weir_policy_set(main->limiter, zone->id, &zone->policy);
+        }
         if (status < 0) {
             ngx_log_error(NGX_LOG_EMERG, cycle->log, 0, "weir_zone \"%V\": %s", &zone->name, weir_strerror(status));
             return NGX_ERROR;

@@ -48,8 +48,8 @@ class Stage:
         self.open.append(nginx)
         return nginx.start() if start else nginx
 
-    def inspect(self, policy, key):
-        out = subprocess.run([WEIR, "inspect", policy, key, "--json", "--redis", self.redis.uri], timeout=20,
+    def inspect(self, policy, key, *more):
+        out = subprocess.run([WEIR, "inspect", policy, key, "--json", "--redis", self.redis.uri, *more], timeout=20,
                              capture_output=True, text=True, check=False)
         assert out.returncode in (0, 1), out.stderr
         return json.loads(out.stdout)
@@ -279,6 +279,34 @@ def reload_keeps_buckets_and_takes_new_numbers(stage):
     nginx.configure("weir_keys 1000;" + ZONE + SERVER)
     nginx.reload()
     equal(nginx.count(11, "/?k=a"), {200: 10, 429: 1}, "another table begins anew")
+
+
+@test
+def reload_with_another_prefix(stage):
+    stage.start_redis()
+    nginx = stage.nginx(SHARED + SERVER)
+    nginx.count(1, "/?k=a")
+    until(lambda: stage.inspect("api", "a")["known"], "Redis knows the policy")
+    nginx.configure(SHARED.replace("@redis@", "@redis@ prefix=other") + SERVER)
+    nginx.reload()
+    nginx.count(1, "/?k=a")
+    until(lambda: stage.inspect("api", "a", "--prefix", "other")["known"], "Redis knows the policy by its new name")
+    near(spent(stage, "a"), 1)
+    assert "weir_redis:" not in nginx.logged(), nginx.logged()
+
+
+@test
+def a_module_that_is_loaded_by_a_reload(stage):
+    nginx = stage.nginx("server { listen 127.0.0.1:@port@; location / { } }", start=False)
+    nginx.module = ""
+    nginx.configure("server { listen 127.0.0.1:@port@; location / { } }")
+    nginx.start()
+    nginx.module = MODULE
+    nginx.configure(ZONE + SERVER.replace(" reuseport", ""))
+    nginx.reload()
+    equal(nginx.count(12, "/?k=a"), {200: 10, 429: 2})
+    nginx.reload()
+    equal(nginx.count(2, "/?k=a"), {429: 2})
 
 
 @test
