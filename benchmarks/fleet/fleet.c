@@ -129,11 +129,20 @@ static void collect(struct fleet *fleet, struct fleet_data *data)
     }
 }
 
+/* The next time, START_NS from now or later, at which the wall clock is half a second past a full one. */
+static uint64_t next_half_second(void)
+{
+    struct timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    uint64_t second = 1000 * DEMAND_MS, past = ((uint64_t)wall.tv_nsec + START_NS + second / 2) % second;
+    return bench_clock_ns() + START_NS + second - past;
+}
+
 /* The workloads, of which one has an outage in it. */
 static void run_paced(struct fleet *fleet, struct fleet_data *data)
 {
     const char *commands = fleet->strategy->commands;
-    uint64_t start = bench_clock_ns() + START_NS;
+    uint64_t start = next_half_second();
     double calls = store_calls(&fleet->store, commands), cpu = store_cpu_s(&fleet->store);
     fleet->board->start_ns = start;
     go(fleet, PHASE_PACED);
@@ -149,11 +158,11 @@ static void run_paced(struct fleet *fleet, struct fleet_data *data)
     await(fleet, PHASE_PACED);
 }
 
-/* The few first: a server's table of keys grows by doubling, and what many cost would hide it. */
 static void count_bytes(struct fleet *fleet, struct fleet_data *data)
 {
     double before = store_bytes(&fleet->store);
     go_through(fleet, PHASE_HOT);
+    rest_until(bench_clock_ns() + SYNC_NS / 2);
     double hot = store_bytes(&fleet->store);
     go_through(fleet, PHASE_COLD);
     rest_until(bench_clock_ns() + SYNC_NS);

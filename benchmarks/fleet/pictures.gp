@@ -57,7 +57,7 @@ do for [kind in "svg png"] {
     plot for [name in found(shown, "fleet-flash")] data using "s":name with lines lt place(name) title name, \
         data using "s":"allowed" with lines lt 14 title "a perfect bucket"
     set title "Redis dies for 3 s: 2 x the limit"
-    set xrange [0:6.25]
+    set xrange [0:7.25]
     set object 1 rectangle from 0.75, graph 0 to 3.75, graph 1 fc rgb "#f2dede" fs solid noborder behind
     data = folder."/fleet-outage.dat"
     plot for [name in found(shown, "fleet-outage")] data using "s":name with lines lt place(name) title name, \

@@ -70,9 +70,42 @@ double store_cpu_s(struct store *store)
     return info(store, "cpu", "used_cpu_user:") + info(store, "cpu", "used_cpu_sys:");
 }
 
+static redisReply *reply_of(struct store *store)
+{
+    void *reply = NULL;
+    if (redisGetReply(store->control, &reply) != REDIS_OK || ((redisReply *)reply)->type == REDIS_REPLY_ERROR) {
+        bench_die("redis-server: %s", reply ? ((redisReply *)reply)->str : store->control->errstr);
+    }
+    return reply;
+}
+
+/* Of those keys that one step of a SCAN gave. */
+static double bytes_of(struct store *store, const redisReply *keys)
+{
+    double sum = 0;
+    for (size_t i = 0; i < keys->elements; i++) {
+        redisAppendCommand(store->control, "MEMORY USAGE %b SAMPLES 0", keys->element[i]->str, keys->element[i]->len);
+    }
+    for (size_t i = 0; i < keys->elements; i++) {
+        redisReply *bytes = reply_of(store);
+        sum += bytes->type == REDIS_REPLY_INTEGER ? (double)bytes->integer : 0; /* it may have expired */
+        freeReplyObject(bytes);
+    }
+    return sum;
+}
+
 double store_bytes(struct store *store)
 {
-    return info(store, "memory", "used_memory:") - info(store, "memory", "mem_clients_normal:");
+    char cursor[32] = "0";
+    double sum = 0;
+    do {
+        redisAppendCommand(store->control, "SCAN %s COUNT 1000", cursor);
+        redisReply *step = reply_of(store);
+        snprintf(cursor, sizeof cursor, "%s", step->element[0]->str);
+        sum += bytes_of(store, step->element[1]);
+        freeReplyObject(step);
+    } while (strcmp(cursor, "0") != 0);
+    return sum;
 }
 
 double store_calls(struct store *store, const char *commands)

@@ -22,7 +22,7 @@ void store_kill(struct store *store);
 void store_start(struct store *store); /* empty; waits until it answers */
 
 double store_cpu_s(struct store *store);
-double store_bytes(struct store *store); /* that data takes: not what clients' buffers do */
+double store_bytes(struct store *store); /* MEMORY USAGE of all keys */
 
 /* How often it was sent one of the commands, whose names are separated by blanks; NULL: never. */
 double store_calls(struct store *store, const char *commands);
