@@ -19,10 +19,11 @@ static void load_script(struct pipeline *p)
 {
     redisContext *context = redisConnectUnix(p->socket);
     redisReply *reply = context && !context->err ? redisCommand(context, "SCRIPT LOAD %s", p->script) : NULL;
-    if (!reply || reply->type != REDIS_REPLY_STRING || reply->len != 40) {
+    if (reply && reply->type == REDIS_REPLY_STRING && reply->len == 40) {
+        memcpy(p->sha, reply->str, sizeof p->sha);
+    } else {
         bench_die("can't load a script: %s", reply ? reply->str : context ? context->errstr : "no memory");
     }
-    memcpy(p->sha, reply->str, sizeof p->sha);
     freeReplyObject(reply);
     redisFree(context);
 }

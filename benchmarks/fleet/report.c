@@ -175,25 +175,37 @@ static void run(const struct strategy *strategy, struct figures *figures)
     bench_die("%s: the machine is too busy", strategy->name);
 }
 
-static double overshoot_at(const struct strategy *strategy, uint32_t interval_ms)
+static double overshoot_at(const struct strategy *strategy, uint32_t interval_ms, struct bench_row *row)
 {
+    const struct demand_info *info = &demand_infos[DEMAND_FLASH];
     struct fleet_data data;
+    char name[32];
     fleet_run_one(strategy, DEMAND_FLASH, interval_ms, &data);
     struct account account = figures_account(&data, DEMAND_FLASH);
     fleet_free(&data);
+    double claim =
+        strategy->claim(&demand_limits[DEMAND_FLASH], &data.setup, (double)(info->end_ns - info->begin_ns) / 1e9);
+    double value = account.overshoot / (claim + account.degraded);
+    row->value = value > row->value ? value : row->value;
+    snprintf(name, sizeof name, "overshoot_%u_ms", interval_ms);
+    bench_detail(row, name, account.overshoot);
     return account.overshoot;
 }
 
 static void run_intervals(const struct bench_options *options, struct by_interval *by_interval)
 {
     static const uint32_t intervals[PICTURES_INTERVALS] = {25, 50, 100, 200, 400};
+    struct bench_row rows[] = {{.id = "interval-push-pull", .what = "flash, by the interval of push-pull", .goal = 1},
+                               {.id = "interval-hybrid", .what = "flash, by the interval of hybrid", .goal = 1}};
     for (unsigned i = 0; i < PICTURES_INTERVALS; i++) {
         fprintf(stderr, "weir-bench: fleet: an interval of %u ms\n", intervals[i]);
         by_interval->interval_ms[i] = intervals[i];
-        by_interval->push_pull[i] = overshoot_at(&strategy_push_pull, intervals[i]);
-        by_interval->hybrid[i] = overshoot_at(&strategy_hybrid, intervals[i]);
+        by_interval->push_pull[i] = overshoot_at(&strategy_push_pull, intervals[i], &rows[0]);
+        by_interval->hybrid[i] = overshoot_at(&strategy_hybrid, intervals[i], &rows[1]);
     }
     if (options->json) {
+        bench_report(options, &rows[0]);
+        bench_report(options, &rows[1]);
         return;
     }
     puts("\nTokens over the limit in a flash crowd, by the interval of the timer\n");

@@ -56,11 +56,13 @@ void store_close(struct store *store)
 static double info(struct store *store, const char *section, const char *name)
 {
     redisReply *reply = redisCommand(store->control, "INFO %s", section);
-    if (!reply || reply->type != REDIS_REPLY_STRING) {
+    double value = 0;
+    if (reply && reply->type == REDIS_REPLY_STRING) {
+        const char *at = strstr(reply->str, name);
+        value = at ? strtod(at + strlen(name), NULL) : 0;
+    } else {
         bench_die("INFO %s failed", section);
     }
-    const char *at = strstr(reply->str, name);
-    double value = at ? strtod(at + strlen(name), NULL) : 0;
     freeReplyObject(reply);
     return value;
 }

@@ -180,7 +180,7 @@ static void wait_for_loop(void *self, struct pollfd *fd, uint64_t *until_ns)
  * timeout, and a token a process where max_overshoot holds less than one for each. */
 static double claim_hybrid(const struct strategy_limit *limit, const struct strategy_setup *setup, double seconds)
 {
-    double lent = (double)(limit->burst / 10);
+    double lent = (double)limit->burst / 10;
     (void)seconds;
     return lent + strategy_rate(limit) * (double)strategy_timeout_ns(setup) +
            (lent < setup->processes ? setup->processes : 0);

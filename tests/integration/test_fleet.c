@@ -46,14 +46,15 @@ static void on_verdict(struct strategy_ask *ask)
 
 static void *open_one(const struct strategy *strategy, unsigned index, void (*on)(struct strategy_ask *ask))
 {
-    struct strategy_setup own = {.socket = redis_server_socket(server),
-                                 .limits = limits,
-                                 .limit_count = 2,
-                                 .processes = 1,
-                                 .index = index,
-                                 .interval_ms = 20,
-                                 .timeout_ms = 5000, /* that a process waits for a CPU is no outage */
-                                 .on_verdict = on};
+    static struct strategy_setup own;
+    own = (struct strategy_setup){.socket = redis_server_socket(server),
+                                  .limits = limits,
+                                  .limit_count = 2,
+                                  .processes = 1,
+                                  .index = index,
+                                  .interval_ms = 20,
+                                  .timeout_ms = 5000, /* that a process waits for a CPU is no outage */
+                                  .on_verdict = on};
     return strategy->open(strategy, &own);
 }
 
