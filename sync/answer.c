@@ -69,6 +69,8 @@ static void apply(struct weir__reconcile *rec, struct weir__lane *lane, struct w
     kept->total = grant->total;
     kept->total_at = mono;
     kept->held = out->slice ? !weir__slice_nothing(&ask, &answer) : answer.level < 0;
+    if (rec->draining && answer.rate <= 0 && answer.level < 1e-9)
+        kept->held = 0; /* a debt, at most: there is nothing to give back */
     weir__reconcile_settle(rec, out);
 }
 
