@@ -55,6 +55,15 @@ def shown(page):
     return found
 
 
+def fields(headers, struct):
+    """The members of a struct, but for its size and its reserve."""
+    body = re.search(rf"struct {struct} \{{(.*?)\n\}};", headers, flags=re.S)[1]
+    body = re.sub(r"/\*.*?\*/", " ", body, flags=re.S)
+    names = [re.sub(r"\[.*", "", re.sub(r"\(\*(\w+)\)\(.*", r"\1", line.strip()).split()[-1].lstrip("*"))
+             for line in body.split(";") if line.strip()]
+    return [name for name in names if name not in ("size", "reserved")]
+
+
 def main():
     build = pathlib.Path(sys.argv[1])
     pages = {path.name[:-4]: path.read_text() for path in sorted((ROOT / "docs/man").glob("*.scd"))}
@@ -78,6 +87,11 @@ def main():
         status.replace(":[", ":").replace("  ", " ")))
     flags = re.findall(r"^#define (WEIR_[A-Z]+) \d+u ", headers, flags=re.M)
     case("the flags of a result", (f"{flag} is in no page" for flag in flags if f"*{flag}*" not in everything))
+    members = {"weir_options": "weir_open.3", "weir_policy": "weir_policy_add.3", "weir_result": "weir_take.3",
+               "weir_sync_options": "weir_sync_start.3"}
+    case("the members of options and results", (
+        f"{struct}.{member} is not in {page}" for struct, page in members.items()
+        for member in fields(headers, struct) if f"_{member}_" not in pages[page]))
     case("whom a page names as related exists", (
         f"{page}: {name}({section})" for page, text in pages.items()
         for name, section in re.findall(r"\*(weir\w*)\*\((\d)\)", text)
