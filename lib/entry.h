@@ -90,12 +90,13 @@ struct weir__slice {
     _Atomic uint64_t asked;                     /* tokens of the largest cost denied since the last report */
     _Atomic int64_t global;                     /* units: the fleet's level less what this process reported since ... */
     _Atomic uint64_t global_at;                 /* ... as of then, ns; 0: never told; odd: being told */
-    /* third line: the collector alone */
+    /* third line: the collector's */
     _Alignas(64) uint64_t denied_told; /* denied, as of the last report */
     int64_t sent_level;                /* units: the level that the report in flight told */
     int64_t sent_fall;                 /* tokens: the fallback_spent that it told ... */
     int64_t sent_spent, sent_refunded; /* ... and the rest of it: for a successor (workers.h) */
-    uint64_t spare[3];
+    _Atomic int64_t unheld; /* units: of the fleet's level, what nobody held when Redis last spoke. Takers read it */
+    uint64_t spare[2];
 };
 _Static_assert(sizeof(struct weir__slice) == 192, "three lines");
 

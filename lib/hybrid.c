@@ -343,6 +343,16 @@ static WEIR__NOINLINE int deny_slice(struct ask *a, const struct weir__view *v, 
     return WEIR_DENY;
 }
 
+/* After a charge: is Redis to be asked before the timer does? */
+WEIR__INLINE bool runs_short(const struct weir__view *v, int64_t cost, int64_t q, int64_t low)
+{
+    if (v->level >= 0)
+        return v->level < low;
+    /* Most keys are asked for once and not again for a while. If nothing is held of it, and the overdraft bears it
+     * easily, the first take after a report waits for the timer; the second one is demand. */
+    return v->mult || v->cap || v->level + cost < 0 || v->level < -(q / 2);
+}
+
 WEIR__INLINE int decide_slice(struct ask *a, struct weir__view *v)
 {
     int64_t cost = cost_units(a, v->k), q = overdraft(a, v->k), low = INT64_MIN;
@@ -361,7 +371,7 @@ WEIR__INLINE int decide_slice(struct ask *a, struct weir__view *v)
     verdict = charge(a, v, cost);
     if (verdict == AGAIN)
         return AGAIN;
-    if (a->charged && a->now >= hold && (v->level < 0 || v->level < low))
+    if (a->charged && a->now >= hold && runs_short(v, cost, q, low))
         hurry(a);
     fill(a, v, flags, 0);
     return verdict;
@@ -380,11 +390,25 @@ static int64_t known_fleet(const struct ask *a, uint8_t k, enum weir__told *told
     return known;
 }
 
+/* The level of a slice as of its end. */
+static int64_t left_of(const struct ask *a, const struct weir__view *v)
+{
+    uint64_t until = weir__load_relaxed(&a->slice->until);
+    int64_t level = v->level;
+
+    if (until && until < a->now) {
+        level = (int64_t)(weir__bucket_refill(until, v->mult) - v->x - (v->f & WEIR__UNITS));
+        if (level > (int64_t)v->cap)
+            level = (int64_t)v->cap;
+    }
+    return level;
+}
+
 /* What an entry falls back to: {mult, cap} and the level it starts with. v must not be a fallback itself. */
 static void fallback_of(const struct ask *a, const struct weir__view *v, struct weir__view *out)
 {
     double burst = weir__load_relaxed(&a->policy->fall_burst);
-    int64_t whole = weir__hybrid_burst(a->policy, v->k), level = 0, fleet = 0;
+    int64_t whole = weir__hybrid_burst(a->policy, v->k), level, fleet = 0;
     enum weir__told told = WEIR__NEVER_TOLD;
     unsigned s = v->f & WEIR__SLOT;
     bool noted = a->e && weir__load_relaxed(&a->e->noted);
@@ -404,21 +428,25 @@ static void fallback_of(const struct ask *a, const struct weir__view *v, struct 
     if (out->cap > (uint64_t)whole)
         out->cap = (uint64_t)whole;
 
-    /* A slice is worth nothing: Redis writes it off. Without one, the share of what the whole bucket held when it last
-     * spoke, or of a full one; what was overdrawn meanwhile is owed either way. */
-    if (v->mult == 0 && v->cap == 0) {
+    /* The share is of what nobody held when Redis last spoke, and what is left of the slice as of its end goes with it:
+     * Redis writes that off. Without a slice nobody need hold any: of what the whole bucket has by now, or of a full
+     * one where Redis never spoke. What is overdrawn is owed either way. */
+    if (v->mult || v->cap) {
+        level = left_of(a, v);
+        fleet = weir__load_relaxed(&a->slice->unheld);
+    } else {
+        level = v->level < 0 ? v->level : 0;
         if (noted)
             told = weir__hybrid_fleet(a->policy, a->slice, a->now, v->k, &fleet);
         if (a->fleet >= 0 && told != WEIR__TOLD_TORN)
             fleet = known_fleet(a, v->k, &told, fleet);
-        if (told == WEIR__NEVER_TOLD || (told == WEIR__TOLD && fleet > whole))
+        if (told == WEIR__NEVER_TOLD)
             fleet = whole;
-        else if (told == WEIR__TOLD_TORN || fleet < 0)
+        else if (told == WEIR__TOLD_TORN)
             fleet = 0;
-        level = (int64_t)((weir__u128)fleet * out->cap / (uint64_t)whole) & ~INT64_C(3);
     }
-    if (v->level < 0)
-        level += v->level;
+    fleet = fleet < 0 ? 0 : fleet > whole ? whole : fleet;
+    level += (int64_t)((weir__u128)fleet * out->cap / (uint64_t)whole) & ~INT64_C(3);
     out->level = level < (int64_t)out->cap ? level : (int64_t)out->cap;
     out->over = false;
     out->f |= WEIR__FALL;

@@ -471,6 +471,7 @@ static void apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir
     /* Redis' clock and this one agree on nothing later than now */
     if (weir__load_relaxed(&e->touched) > now)
         weir__store_relaxed(&e->touched, now);
+    weir__store_relaxed(&slice->unheld, weir__bucket_units(grant->unheld, v.k));
     weir__hybrid_fleet_set(slice, weir__bucket_units(grant->global, v.k), now);
 }
 

@@ -144,6 +144,7 @@ struct weir__grant {
     double fallback_rate; /* F, tokens a second; < 0: keep */
     double fallback_cap;
     double global; /* T: the fleet's level as Redis sees it, for `remaining` */
+    double unheld; /* of it, what no slice holds: an outage's share of a key with a slice */
 };
 
 /* collector: fetches the lines of an entry that is to be reported or answered soon, for they are rarely in a cache. */

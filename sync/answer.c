@@ -55,6 +55,7 @@ static void apply(struct weir__reconcile *rec, struct weir__lane *lane, struct w
                                         .fallback = out->slice ? grant->fallback : -1,
                                         .hold = out->slice ? grant->hold : bare_hold(terms, grant->free),
                                         .total = grant->total,
+                                        .free = grant->free,
                                         .rich = grant->rich};
     struct weir__grant force;
 
@@ -102,6 +103,9 @@ static void applied(struct weir__reconcile *rec, struct weir__batch *batch, cons
     weir__node_learn(node, lane->id, head);
     lane->epoch = head->epoch;
     lane->answered_at = batch->first_mono;
+    /* a fleet that starts or grows: what this node was promised is not yet its share */
+    lane->settles = lane->q0 != head->q0 || lane->nodes != head->nodes || !lane->settles ? node->interval_ns / 2
+                                                                                         : 2 * lane->settles;
     lane->q0 = head->q0;
     lane->nodes = head->nodes;
     course->news = 1;
@@ -193,6 +197,9 @@ static void failed(struct weir__reconcile *rec, struct weir__batch *batch, enum 
 
     if (batch->tries == 0) {
         pause_slices(rec, batch);
+        /* it took so long at least, and the next ones may: Redis reserves what refills meanwhile */
+        if (!replied)
+            rec->node->rtt = weir__slice_rtt(rec->node->rtt, (double)rec->node->timeout_ns / 1e9);
         weir__seam_log(rec->node->w, WEIR_LOG_DEBUG, "policy %s, shard %u: %s: will be sent again",
                        batch->lane->policy->is.name, batch->lane->shard, weir__link_kind_label(kind));
     }

@@ -4,11 +4,15 @@
  */
 #include "sync/batch.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "sync/persist.h"
 
-#define LONG_WEIGHT 4u   /* a record with a slice costs Redis as much as so many without */
+/* A record with a slice costs Redis as much as so many without, and one more for every so many nodes that may hold one
+ * of the same key: they are in one value, which is read and written whole. */
+#define LONG_WEIGHT 4u
+#define NODES_WEIGHT 8
 #define EMPTY_WEIGHT 16u /* a script by itself, twice over: a fleet that starts at once sends many */
 
 void weir__lane_queue(struct weir__lane *lane, struct weir__out *out)
@@ -40,9 +44,11 @@ struct weir__out *weir__lane_unqueue(struct weir__lane *lane)
     return out;
 }
 
-uint32_t weir__batch_weight(int slice)
+uint32_t weir__batch_weight(const struct weir__lane *lane, int slice)
 {
-    return slice < 0 ? EMPTY_WEIGHT : slice ? LONG_WEIGHT : 1;
+    if (slice <= 0)
+        return slice < 0 ? EMPTY_WEIGHT : 1;
+    return LONG_WEIGHT + (uint32_t)(fmin(fmax(lane->nodes, 0), 1000) / NODES_WEIGHT);
 }
 
 /* How many of the queued reports one batch carries. What it needs of them is fetched on the way. */
@@ -52,7 +58,7 @@ static uint32_t count_fitting(const struct weir__node *node, const struct weir__
 
     *weight = 0;
     for (const struct weir__out *out = lane->first; out && count < WEIR__WIRE_RECORDS; out = out->next) {
-        uint32_t more = out->slice ? LONG_WEIGHT : 1;
+        uint32_t more = weir__batch_weight(lane, out->slice);
 
         __builtin_prefetch(out->ahead, 0, 3);
         __builtin_prefetch((const void *)((uintptr_t)out->ahead + 64), 0, 3); /* ahead may be NULL */

@@ -34,6 +34,7 @@ struct weir__lane {
     uint64_t answered_at; /* when the last batch answered was sent (machine's clock); 0: never */
     uint64_t lost_at;     /* when Redis was found to have lost its state */
     double q0, nodes;     /* of the last answer */
+    uint64_t settles;     /* ns: after so long without a word these two are asked for again, for they were changing */
 };
 
 struct weir__batch {
@@ -68,8 +69,8 @@ struct weir__out *weir__lane_unqueue(struct weir__lane *lane);
 /* An empty batch with room for `count` records; whoever fills it makes it the lane's. NULL: no memory. */
 struct weir__batch *weir__batch_make(struct weir__node *node, struct weir__lane *lane, uint32_t count);
 
-/* What a record costs Redis; slice < 0: a batch by itself. */
-uint32_t weir__batch_weight(int slice);
+/* What a record costs Redis, in records without a slice; slice < 0: a batch by itself. */
+uint32_t weir__batch_weight(const struct weir__lane *lane, int slice);
 
 /* A batch of what is queued, as much as fits, encoded under the lane's next number. It is the lane's. NULL: no memory;
  * all stays queued. */

@@ -300,10 +300,10 @@ int weir__persist_revive(struct weir__node *node, struct weir__keys *keys, struc
         fill_record(&made->records[i], flight);
         made->slots[i] = next - 1;
         made->outs[i] = depart(node, keys, next - 1, flight, &made->records[i], &status);
-        made->weight += weir__batch_weight(flight->slice);
+        made->weight += weir__batch_weight(lane, flight->slice);
         next = flight->next;
     }
-    made->weight += weir__batch_weight(-1);
+    made->weight += weir__batch_weight(lane, -1);
     describe(node, made, head);
     if (!status)
         status = weir__wire_sync_encode(&made->bytes, &made->wire, sha);

@@ -303,6 +303,10 @@ static void tell_overdraft(struct weir__reconcile *rec, uint32_t id, uint64_t mo
     weir__slice_share(terms, nodes, &rate, &burst);
     if (course->told && q0 == course->told_q0 && rate == course->told_rate && burst == course->told_burst)
         return;
+    if (course->told && q0 < course->told_q0) { /* others are promised what this node may have in use: it tells now */
+        rec->collect = 1;
+        weir__reconcile_busy(rec);
+    }
     course->told = 1;
     course->told_q0 = q0;
     course->told_rate = rate;
@@ -347,13 +351,17 @@ static int is_eager(const struct weir__reconcile *rec)
     return lanes <= EAGER_LANES;
 }
 
-/* Shards must hear from this node now and then, or it is not counted and its q0 is void. */
+/* Shards must hear from this node now and then, or it is not counted and its q0 is void; and while what they answer is
+ * changing, ever less often: whoever came first was promised more, and others get theirs only once it has told that it
+ * heard of less. */
 static int wants_presence(const struct weir__course *course, const struct weir__lane *lane, uint64_t mono, int eager)
 {
     int in_use = course->used_at && mono - course->used_at < IN_USE_NS;
 
     if (!lane->answered_at)
         return eager || in_use;
+    if (lane->settles < PRESENCE_NS)
+        return (eager || in_use) && mono - lane->answered_at > lane->settles;
     return in_use && mono - lane->answered_at > PRESENCE_NS;
 }
 

@@ -162,6 +162,7 @@ void weir__slice_grant(const struct weir__slice_terms *terms, const struct weir_
     out->fallback_rate = answer->fallback;
     out->fallback_cap = terms->rate > 0 ? terms->burst * answer->fallback / terms->rate : 0;
     out->global = answer->total;
+    out->unheld = answer->free;
 }
 
 double weir__slice_owed(double level, double free)

@@ -72,7 +72,7 @@ struct weir__slice_ask {
 
 /* Redis' answer, as decoded: the fields of weir__wire_grant that matter here. */
 struct weir__slice_answer {
-    double level, rate, cap, fallback, hold, total;
+    double level, rate, cap, fallback, hold, total, free;
     int rich;
 };
 

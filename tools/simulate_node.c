@@ -205,6 +205,8 @@ static void tell_overdraft(struct simulate_node *n)
 
     if (q0 == n->told_q0 && nodes == n->told_nodes)
         return;
+    if (q0 < n->told_q0 && !n->held && !n->carried) /* others are promised what may be in use here: it is told now */
+        weir__seam_collect(n->w, now, 1, on_report, n);
     n->told_q0 = q0;
     n->told_nodes = nodes;
     weir__slice_share(&n->terms, nodes, &rate, &burst);
@@ -233,6 +235,7 @@ static void apply(struct simulate_node *n, const struct weir__wire_grant *grant)
                                         .fallback = out->slice ? grant->fallback : -1,
                                         .hold = out->slice ? grant->hold : bare_hold,
                                         .total = grant->total,
+                                        .free = grant->free,
                                         .rich = grant->rich};
     struct weir__grant force;
 
@@ -289,6 +292,8 @@ static void fail(struct simulate_node *n)
 
     if (n->tries == 0 && n->wire.count && n->out.rate > 0)
         weir__seam_pause(n->w, n->slot, n->world->now);
+    if (n->tries == 0)
+        n->rtt = weir__slice_rtt(n->rtt, seconds(n->world->o->timeout_ns));
     n->tries++;
     n->waiting = 1;
     simulate_post(n->world, n->world->now + pause, SIMULATE_SEND, n->index, n->try, 0);

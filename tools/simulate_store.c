@@ -148,7 +148,7 @@ static void count_nodes(struct simulate_store *s, double now)
         const struct simulate_member *member = &s->members[i];
         if (member->said >= now - LIVE) {
             s->nodes++;
-            s->promised += member->q0;
+            s->promised += member->counted;
         }
         if (member->said >= now - REMEMBER)
             s->members[kept++] = *member;
@@ -156,17 +156,18 @@ static void count_nodes(struct simulate_store *s, double now)
     s->member_count = kept;
 }
 
-/* known: what the shard remembered of the node, or NULL. Returns its overdraft. */
-static double promise(struct simulate_store *s, const struct simulate_member *known, double now)
+/* known: what the shard remembered of the node, or NULL. Returns its overdraft; *counted: what is reserved for it. */
+static double promise(struct simulate_store *s, const struct simulate_member *known, double now, double *counted)
 {
-    double q0 = known ? known->q0 : 0, said = known ? known->said : 0;
+    double heard = known ? known->q0 : 0, said = known ? known->said : 0, q0;
     int is_known = known != NULL;
 
+    *counted = known ? known->counted : 0;
     if (now >= s->swept + 10 * US)
         count_nodes(s, now);
     double others = s->promised;
     if (is_known && said >= s->swept - LIVE)
-        others -= q0;
+        others -= *counted;
     else
         s->nodes++;
     double each = floor(0.75 * s->over / s->nodes + 1e-9), want = each * s->nodes;
@@ -181,7 +182,8 @@ static double promise(struct simulate_store *s, const struct simulate_member *kn
         s->promisable = s->reserve;
     }
     q0 = fmax(0, fmin(each, floor(s->promisable - others + 1e-9)));
-    s->promised = others + q0;
+    *counted = said >= now - LIVE && heard > q0 ? heard : q0;
+    s->promised = others + *counted;
     if (want < s->reserve && s->promised <= want)
         s->reserve = want;
     s->promisable = fmin(s->promisable, s->reserve);
@@ -666,7 +668,7 @@ int simulate_store_sync(struct simulate_store *s, const struct weir__wire_batch 
     memset(out, 0, sizeof *out);
     if (!is_new(s, batch, member, now, fresh, head, out))
         return 0;
-    double q0 = promise(s, member, now);
+    double counted, q0 = promise(s, member, now, &counted);
     member = find_member(s, batch->node); /* counting may have moved it, or forgotten it */
     if (!member && !(member = add_member(s, batch->node)))
         return -1;
@@ -681,6 +683,7 @@ int simulate_store_sync(struct simulate_store *s, const struct weir__wire_batch 
     }
     member->seq = (double)batch->seq;
     member->said = now;
+    member->counted = counted;
     member->q0 = q0;
     member->head = *head;
     member->grant = *out;

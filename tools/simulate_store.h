@@ -34,7 +34,7 @@ struct simulate_value {
 
 struct simulate_member {
     uint8_t id[WEIR__WIRE_ID];
-    double seq, said, q0;
+    double seq, said, counted, q0;
     struct weir__wire_head head; /* the answer to its last batch */
     struct weir__wire_grant grant;
     uint32_t count;

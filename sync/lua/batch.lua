@@ -14,8 +14,8 @@ local seq, epoch, rtt, flags, shorts, longs = unpk('<dddddd', ARGV[4])
 local s = open(KEYS[1], KEYS[2], KEYS[3], ARGV[1], clock(tonumber(ARGV[2])), id)
 if s.stop then return reply(head(s, s.stop, 0, 0), 16) end
 local hello = flags % 2 == 1
-local known, said, q0 = nil, 0, 0 -- the node: its last seq, when, its promise
-if s.node and #s.node == 24 then known, said, q0 = unpk('<ddd', s.node) end
+local known, said, counted, q0 = nil, 0, 0, 0 -- the node: its last seq, when, what is counted for it, its promise
+if s.node and #s.node == 32 then known, said, counted, q0 = unpk('<dddd', s.node) end
 
 -- Ends the script without applying anything.
 local function refuse(status)
@@ -49,7 +49,7 @@ if s.now >= s.swept + 10e6 then
     local got = call('HMGET', s.name, unpack(ids, i, min(i + CHUNK - 1, #ids)))
     for j = 1, #got do
       local at, q, _ = -1e300, 0, nil
-      if got[j] and #got[j] == 24 then _, at, q = unpk('<ddd', got[j]) end
+      if got[j] and #got[j] == 32 then _, at, q = unpk('<ddd', got[j]) end
       if at >= s.now - LIVE then s.nodes, s.promised = s.nodes + 1, s.promised + q
       elseif at < s.now - REMEMBER then
         gone[#gone + 1] = ids[i + j - 1]
@@ -62,10 +62,11 @@ end
 
 -- This node's overdraft. What is reserved for overdrafts is taken off the pool before it is promised: when the reserve
 -- grows, promises follow only after a generation, when every loan of the larger pool is repaid; it shrinks once no
--- promise is above it.
+-- promise is above it. This batch tells that the last promise was heard; the new one may be lost on its way, so the
+-- larger of them counts until the next.
 do
-  local others = s.promised
-  if known and said >= s.swept - LIVE then others = others - q0 else s.nodes = s.nodes + 1 end
+  local others, heard = s.promised, q0
+  if known and said >= s.swept - LIVE then others = others - counted else s.nodes = s.nodes + 1 end
   local each = floor(0.75 * s.over / s.nodes + 1e-9)
   local want = each * s.nodes
   if s.raised == 0 then -- the first batch that this shard ever had
@@ -73,7 +74,8 @@ do
   elseif want > s.reserve then s.reserve, s.raised = want, s.now
   elseif s.now >= s.raised + s.length then s.promisable = s.reserve end
   q0 = max(0, min(each, floor(s.promisable - others + 1e-9)))
-  s.promised = others + q0
+  counted = said >= s.now - LIVE and heard > q0 and heard or q0
+  s.promised = others + counted
   if want < s.reserve and s.promised <= want then s.reserve = want end
   s.promisable = min(s.promisable, s.reserve)
 end
@@ -123,7 +125,7 @@ local function finish()
   local h = head(s, 0, seq, q0)
   h[17] = plain
   local answer = reply(h, 17) .. flat .. reply(o, oi)
-  save(s, '\1' .. id, pack('<ddd', seq, s.now, q0), '\2' .. id, answer)
+  save(s, '\1' .. id, pack('<dddd', seq, s.now, counted, q0), '\2' .. id, answer)
   return answer
 end
 

@@ -99,11 +99,12 @@ START_TEST(a_late_answer_stops_the_refill)
     ck_assert_int_eq(fake_take(&fake, id, "a", 14, &r), WEIR_ALLOW);
     ck_assert_uint_eq(r.flags & WEIR_DEGRADED, 0);
     fake_pass(&fake, 1);
-    ck_assert_int_eq(fake_take(&fake, id, "a", 1, &r), WEIR_DENY); /* its end stayed as well */
+    ck_assert_int_eq(fake_take(&fake, id, "a", 1, &r), WEIR_ALLOW); /* its end stayed as well */
     ck_assert_uint_eq(r.flags & WEIR_DEGRADED, WEIR_DEGRADED);
     weir__seam_apply(fake.w, fake.reports[0].slot, fake.now, &grant);
     fake_collect(&fake);
-    ck_assert_int_eq(fake.reports[0].spent, 14);
+    ck_assert_int_eq(fake.reports[0].spent, 15);
+    ck_assert_int_eq(fake.reports[0].fallback_spent, 1);
 }
 END_TEST
 
@@ -193,7 +194,7 @@ START_TEST(an_answer_after_the_fall_counts_what_the_share_admitted)
     ck_assert(fake.reports[0].level == 15);
     ck_assert_int_eq(fake_take(&fake, id, "a", 2, NULL), WEIR_ALLOW);
     fake_pass(&fake, 500 * FAKE_MS);
-    ck_assert_int_eq(fake_take(&fake, id, "a", 1, NULL), WEIR_DENY); /* falls, and starts from nothing */
+    ck_assert_int_eq(fake_take(&fake, id, "a", 14, NULL), WEIR_DENY); /* falls, with the 13 of its slice */
     fake_pass(&fake, 40 * FAKE_MS);
     ck_assert_int_eq(fake_take(&fake, id, "a", 4, NULL), WEIR_ALLOW);
     grant = fake_slice(&fake, 10, 0, 50, 900);

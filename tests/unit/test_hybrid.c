@@ -268,12 +268,35 @@ START_TEST(a_low_slice_wakes_the_sync_once)
 }
 END_TEST
 
+/* Most keys are asked for once. Of those that aren't, the second take asks early, or the first that is large. */
+START_TEST(a_key_that_is_asked_for_once_waits_for_the_timer)
+{
+    weir_policy_id id = fake_attached(&fake, WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_ADMIT, 10);
+    ck_assert_int_eq(fake_take(&fake, id, "once", 5, NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(fake_urgent(&fake), 0);
+    ck_assert_int_eq(fake_take(&fake, id, "large", 6, NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(fake_urgent(&fake), 1);
+    ck_assert_int_eq(fake_report(&fake, "large")->spent, 6);
+    ck_assert_int_eq(fake_take(&fake, id, "twice", 1, NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(fake_urgent(&fake), 0);
+    ck_assert_int_eq(fake_take(&fake, id, "twice", 1, NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(fake_urgent(&fake), 1);
+    ck_assert_int_eq(fake_report(&fake, "twice")->spent, 2);
+    ck_assert_uint_eq(fake_collect(&fake), 1);
+    struct weir__grant grant = fake_nothing(50);
+    grant.level_delta = 5; /* Redis had them: nothing is owed, and the next take is a first one again */
+    weir__seam_apply(fake.w, fake_report(&fake, "once")->slot, fake.now, &grant);
+    ck_assert_int_eq(fake_take(&fake, id, "once", 5, NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(fake_urgent(&fake), 0);
+}
+END_TEST
+
 START_TEST(the_overdraft_extends_a_slice)
 {
     weir_policy_id id = fake_attached(&fake, WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_ADMIT, 5);
     struct weir__grant grant = fake_slice(&fake, 12, 1, 10, 60);
     ck_assert_int_eq(fake_take(&fake, id, "a", 2, NULL), WEIR_ALLOW);
-    fake_urgent(&fake);
+    fake_collect(&fake);
     weir__seam_apply(fake.w, fake_report(&fake, "a")->slot, fake.now, &grant);
     ck_assert(fake_level(&fake, id, "a") == 10);
     ck_assert_int_eq(fake_take(&fake, id, "a", 15, &r), WEIR_ALLOW); /* as one, too */
@@ -311,6 +334,8 @@ START_TEST(a_clock_far_ahead_does_no_lasting_harm)
     (void)fake_take(&fake, id, "a", 1, NULL);
     fake_urgent(&fake);
     weir__seam_apply(fake.w, fake_report(&fake, "a")->slot, fake.now, &grant);
+    ck_assert_int_eq(weir_take_at(fake.w, id, "a", 1, 10, fake.now + 3600 * FAKE_SECOND, &r), WEIR_ALLOW);
+    ck_assert_uint_eq(r.flags & WEIR_DEGRADED, WEIR_DEGRADED); /* what was left of the slice */
     ck_assert_int_eq(weir_take_at(fake.w, id, "a", 1, 1, fake.now + 3600 * FAKE_SECOND, &r), WEIR_DENY);
     ck_assert_int_eq(weir_take_at(fake.w, id, "a", 1, 1, fake.now + 7200 * FAKE_SECOND, &r), WEIR_ALLOW);
     ck_assert_uint_eq(r.flags & WEIR_DEGRADED, WEIR_DEGRADED);
@@ -366,7 +391,7 @@ END_TEST
 
 /* One key, in plain floating point. */
 struct model {
-    long double level, rate, cap, fall_rate, fall_cap, unreported, fallen_spent;
+    long double level, rate, cap, fall_rate, fall_cap, unreported, fallen_spent, unheld, ended;
     uint64_t at, until, hold;
     long double sent_level;
     int fallen, told, out;
@@ -375,6 +400,10 @@ struct model {
 static void refill(struct model *m, uint64_t now)
 {
     long double rate = m->fallen ? m->fall_rate : m->rate, cap = m->fallen ? m->fall_cap : m->cap;
+    if (m->told && !m->fallen && now > m->until && m->at <= m->until) {
+        m->ended = m->level + rate * (long double)(m->until - m->at) / 1e9L;
+        m->ended = m->ended > cap ? cap : m->ended;
+    }
     m->level += rate * (long double)(now - m->at) / 1e9L;
     if (m->level > cap)
         m->level = cap;
@@ -383,13 +412,15 @@ static void refill(struct model *m, uint64_t now)
 
 static void model_fall(struct model *m)
 {
-    /* the test's grants always come with a slice, so once told the share starts from nothing */
-    long double share = m->told ? 0 : 20;
     if (m->fall_rate == 0) {
         m->fall_rate = 2;
         m->fall_cap = 20;
     }
-    m->level = share + (m->level < 0 ? m->level : 0);
+    /* the test's grants always come with a slice: what is left of it as of its end, and the share of what nobody held */
+    if (m->told)
+        m->level = m->ended;
+    m->level = (m->told || m->level < 0 ? m->level : 0) + (m->told ? m->unheld : 100) * m->fall_cap / 100;
+    m->level = m->level > m->fall_cap ? m->fall_cap : m->level;
     m->fallen = 1;
 }
 
@@ -405,6 +436,7 @@ static void model_apply(struct model *m, const struct weir__grant *grant)
     m->hold = grant->hold;
     m->fall_rate = grant->fallback_rate;
     m->fall_cap = grant->fallback_cap;
+    m->unheld = grant->unheld;
     m->fallen = 0;
     m->told = 1;
     m->out = 0;
@@ -466,6 +498,7 @@ static void model_sync(struct model *m, weir_policy_id id, uint64_t *seed, int64
         grant.hold = fake_random(seed) % 2 ? fake.now + fake_random(seed) % (100 * FAKE_MS) : 0;
         grant.fallback_rate = 1 + (double)(fake_random(seed) % 5);
         grant.fallback_cap = 1 + (double)(fake_random(seed) % 20);
+        grant.unheld = (double)(fake_random(seed) % 80);
         if (grant.rate == 0 && grant.cap == 0)
             grant.cap = 1;
         /* never under the floor: what Redis takes back it takes from what is there */
@@ -535,6 +568,7 @@ int main(void)
     tcase_add_test(tcase, a_slice_is_a_bucket);
     tcase_add_test(tcase, a_slice_saves_up_to_its_cap);
     tcase_add_test(tcase, a_low_slice_wakes_the_sync_once);
+    tcase_add_test(tcase, a_key_that_is_asked_for_once_waits_for_the_timer);
     tcase_add_test(tcase, the_overdraft_extends_a_slice);
     tcase_add_test(tcase, a_clock_that_goes_back_grants_nothing);
     tcase_add_test(tcase, a_clock_far_ahead_does_no_lasting_harm);

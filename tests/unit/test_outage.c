@@ -35,16 +35,17 @@ START_TEST(a_slice_ends_by_itself)
     struct weir__grant grant = fake_slice(&fake, 10, 0, 10, 60);
     grant.fallback_rate = 4;
     grant.fallback_cap = 8;
+    grant.unheld = 50;
     (void)fake_take(&fake, id, "a", 1, NULL);
     fake_urgent(&fake);
     weir__seam_apply(fake.w, fake_report(&fake, "a")->slot, fake.now, &grant);
     weir__seam_fresh_until(fake.w, id, fake.now + 3600 * FAKE_SECOND); /* of others: not of this one */
     fake_pass(&fake, 400 * FAKE_MS);
-    ck_assert_int_eq(fake_take(&fake, id, "a", 1, &r), WEIR_ALLOW); /* the last moment */
+    ck_assert_int_eq(fake_take(&fake, id, "a", 7, &r), WEIR_ALLOW); /* the last moment */
     ck_assert_uint_eq(r.flags & WEIR_DEGRADED, 0);
     fake_pass(&fake, 1);
-    /* what is left of it is worth nothing, and what Redis promised for this case starts from there */
-    ck_assert_int_eq(fake_take(&fake, id, "a", 1, &r), WEIR_DENY);
+    /* the three that are left of it, and 8 of 100 of the 50 that nobody held */
+    ck_assert_int_eq(fake_drain(&fake, id, "a", &r), 7);
     ck_assert_uint_eq(r.flags & WEIR_DEGRADED, WEIR_DEGRADED);
     ck_assert_int_eq(r.remaining, 0);
     ck_assert_uint_eq(r.retry_after_ns, 250 * FAKE_MS);
@@ -57,8 +58,8 @@ START_TEST(a_slice_ends_by_itself)
     /* Redis is back: the report says what the share admitted */
     fake_collect(&fake);
     struct weir__report *report = fake_report(&fake, "a");
-    ck_assert_int_eq(report->spent, 10);
-    ck_assert_int_eq(report->fallback_spent, 9);
+    ck_assert_int_eq(report->spent, 23);
+    ck_assert_int_eq(report->fallback_spent, 16);
     ck_assert_uint_eq(report->regime, WEIR__FALLBACK);
     ck_assert(report->level == 0);
     ck_assert(report->rate == 0);
@@ -69,10 +70,37 @@ START_TEST(a_slice_ends_by_itself)
 }
 END_TEST
 
+/* One process alone: what was spent before the link went and after, on the slice and on the share, is 45 of 100. */
+START_TEST(what_a_slice_cannot_spend_the_share_does)
+{
+    weir_policy_id id = fake_attached(&fake, WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_ADMIT, 10);
+    struct weir__grant grant = fake_slice(&fake, 20, 0, 20, 90);
+    int64_t allowed = 0;
+    grant.fallback_rate = 1e-3;
+    grant.fallback_cap = 100;
+    grant.unheld = 70;
+    for (int i = 0; i < 10; i++)
+        allowed += fake_take(&fake, id, "a", 1, NULL) == WEIR_ALLOW;
+    fake_urgent(&fake);
+    grant.level_delta += 10;
+    weir__seam_apply(fake.w, fake_report(&fake, "a")->slot, fake.now, &grant);
+    for (int i = 0; i < 12; i++) /* the last moment of the slice */
+        allowed += fake_take(&fake, id, "a", 1, NULL) == WEIR_ALLOW;
+    fake_pass(&fake, 401 * FAKE_MS);
+    for (int i = 12; i < 35; i++)
+        allowed += fake_take(&fake, id, "a", 1, &r) == WEIR_ALLOW;
+    ck_assert_int_eq(allowed, 45);
+    ck_assert_uint_eq(r.flags & WEIR_DEGRADED, WEIR_DEGRADED);
+    fake_collect(&fake);
+    ck_assert_int_eq(fake_report(&fake, "a")->spent, 35);
+    ck_assert_int_eq(fake_report(&fake, "a")->fallback_spent, 23);
+}
+END_TEST
+
 START_TEST(a_debt_is_carried_into_the_fallback)
 {
     weir_policy_id id = fake_attached(&fake, WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_ADMIT, 4);
-    struct weir__grant grant = fake_slice(&fake, 0, 0, 1, 60);
+    struct weir__grant grant = fake_slice(&fake, 0, 0, 1, 0);
     grant.fallback_rate = 10;
     grant.fallback_cap = 50;
     ck_assert_int_eq(fake_drain(&fake, id, "a", &r), 4);
@@ -124,7 +152,7 @@ START_TEST(a_key_without_a_slice_has_its_share_of_what_was_there)
     weir_policy_id id = fake_attached(&fake, WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_ADMIT, 2);
     struct weir__grant grant = fake_nothing(30);
     ck_assert_int_eq(fake_take(&fake, id, "a", 1, NULL), WEIR_ALLOW);
-    fake_urgent(&fake);
+    fake_collect(&fake);
     grant.level_delta = 1;
     weir__seam_apply(fake.w, fake_report(&fake, "a")->slot, fake.now, &grant);
     ck_assert_int_eq(fake_take(&fake, id, "a", 1, &r), WEIR_ALLOW);
@@ -227,6 +255,7 @@ int main(void)
     TCase *tcase = tcase_create("outage");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, a_slice_ends_by_itself);
+    tcase_add_test(tcase, what_a_slice_cannot_spend_the_share_does);
     tcase_add_test(tcase, a_debt_is_carried_into_the_fallback);
     tcase_add_test(tcase, a_key_never_seen_has_the_policys_share);
     tcase_add_test(tcase, no_share_exceeds_the_policy);

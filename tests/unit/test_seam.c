@@ -130,13 +130,13 @@ END_TEST
 
 START_TEST(a_refused_urgent_report_stays_urgent)
 {
-    ck_assert_int_eq(fake_take(&fake, id, "a", 5, NULL), WEIR_ALLOW);
-    ck_assert_int_eq(fake_take(&fake, id, "b", 6, NULL), WEIR_ALLOW);
+    ck_assert_int_eq(fake_take(&fake, id, "a", 26, NULL), WEIR_ALLOW); /* more than half of the overdraft */
+    ck_assert_int_eq(fake_take(&fake, id, "b", 27, NULL), WEIR_ALLOW);
     fake.refuse_after = 1;
     ck_assert_uint_eq(fake_urgent(&fake), 1);
     int64_t first = fake.reports[0].spent;
     ck_assert_uint_eq(fake_urgent(&fake), 1);
-    ck_assert_int_eq(first + fake.reports[0].spent, 11);
+    ck_assert_int_eq(first + fake.reports[0].spent, 53);
     ck_assert_uint_eq(fake_urgent(&fake), 0);
     ck_assert_int_eq(weir__seam_dirty(fake.w), 0);
     /* nothing is left of it for the timer, either */
@@ -162,7 +162,7 @@ START_TEST(a_budget_goes_round)
     for (int i = 0; i < 200; i++) {
         char key[8];
         snprintf(key, sizeof key, "%d", i);
-        ck_assert_int_eq(fake_take(&fake, id, key, 1, NULL), WEIR_ALLOW);
+        ck_assert_int_eq(fake_take(&fake, id, key, 30, NULL), WEIR_ALLOW);
     }
     ck_assert_uint_eq(weir__seam_collect(fake.w, fake.now, 0, take_one, slots), 0);
     for (int i = 0; i < 10; i++)
@@ -402,7 +402,7 @@ static void slow_wake(void *ctx)
 static void *take_once(void *arg)
 {
     (void)arg;
-    (void)fake_take(&fake, id, "a", 1, NULL);
+    (void)fake_take(&fake, id, "a", 30, NULL);
     return NULL;
 }
 
