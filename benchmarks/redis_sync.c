@@ -19,7 +19,7 @@
 #define NODES 10u
 #define ROUNDS 5u
 #define TICK_NS UINT64_C(20000000)
-#define COLD_KEYS 8000u /* of a node: each is taken from about every second */
+#define COLD_KEYS 24000u /* of a node: each is taken from about every second */
 #define PLAIN_KEYS 50000u
 #define PAUSE_NS UINT64_C(400000000) /* between two takes from a key that needs no slice */
 #define PATIENCE_NS UINT64_C(60000000000)
@@ -39,9 +39,11 @@ static void keep(struct held *held, struct bench_redis *redis, struct bench_row 
     held->largest = largest > held->largest ? largest : held->largest;
 }
 
-static double reports_of(struct bench_node *nodes, unsigned n)
+/* Reports so far; *syncs: the batches that they travelled in. */
+static double reports_of(struct bench_node *nodes, unsigned n, double *syncs)
 {
     double sum = 0;
+    *syncs = 0;
     for (unsigned i = 0; i < n; i++) {
         struct weir_stats stats = {.size = sizeof stats};
         limiter_check(weir_stats_get(nodes[i].w, &stats), "weir_stats_get");
@@ -49,6 +51,7 @@ static double reports_of(struct bench_node *nodes, unsigned n)
             bench_die("%llu batches failed", (unsigned long long)stats.sync_errors);
         }
         sum += (double)stats.reports;
+        *syncs += (double)stats.syncs;
     }
     return sum;
 }
@@ -75,7 +78,7 @@ static void turn(uv_loop_t *loop, uint64_t ns)
 static void settle(struct bench_node *node)
 {
     uint64_t end = bench_clock_ns() + PATIENCE_NS;
-    double before, reports = 0;
+    double before, reports = 0, syncs;
     for (unsigned i = 0; i < PLAIN_KEYS; i++) {
         take(node, i);
     }
@@ -83,7 +86,7 @@ static void settle(struct bench_node *node)
     do {
         turn(node->loop, 3 * PAUSE_NS);
         before = reports;
-        reports = reports_of(node, 1);
+        reports = reports_of(node, 1, &syncs);
     } while (reports - before > PLAIN_KEYS / 1000.0 && bench_clock_ns() < end);
 }
 
@@ -96,14 +99,14 @@ static void plain(const struct bench_options *options, struct bench_redis *redis
                           .goal = 0.65,
                           .kind = BENCH_AT_LEAST};
     struct bench_row b = {.id = "R4b", .what = "the same: us of client CPU a key", .goal = 0.5};
-    double keys[ROUNDS], client[ROUNDS], bytes[ROUNDS];
+    double keys[ROUNDS], client[ROUNDS], bytes[ROUNDS], batch[ROUNDS];
     struct bench_node node;
     size_t rounds = options->quick ? 3 : ROUNDS;
     bench_node_open(&node, redis->uri, NULL, &o);
     settle(&node);
     bench_redis_watch(redis);
     for (size_t r = 0; r < rounds; r++) {
-        double before = reports_of(&node, 1), received = bench_redis_bytes(redis);
+        double scripts, after, before = reports_of(&node, 1, &scripts), received = bench_redis_bytes(redis);
         for (unsigned i = 0; i < PLAIN_KEYS; i++) {
             take(&node, i);
         }
@@ -111,17 +114,19 @@ static void plain(const struct bench_options *options, struct bench_redis *redis
         bench_node_flush(&node);
         own = bench_cpu() - own;
         server = bench_redis_cpu(redis) - server;
-        double reports = reports_of(&node, 1) - before;
+        double reports = reports_of(&node, 1, &after) - before;
         if (reports < PLAIN_KEYS || reports > PLAIN_KEYS * 1.25) {
             bench_die("%.0f reports of %u keys", reports, PLAIN_KEYS);
         }
         keys[r] = reports / server / 1e6;
         client[r] = own * 1e6 / reports;
+        batch[r] = reports / (after - scripts);
         bytes[r] = (bench_redis_bytes(redis) - received) / reports;
         turn(node.loop, PAUSE_NS);
     }
     a.value = bench_quantile(keys, rounds, 0.5);
     b.value = bench_quantile(client, rounds, 0.5);
+    bench_detail(&a, "keys_a_script", bench_quantile(batch, rounds, 0.5));
     bench_detail(&a, "bytes_a_key", bench_quantile(bytes, rounds, 0.5));
     keep(held, redis, &a);
     bench_report(options, &a);
@@ -172,11 +177,11 @@ static double run(struct fleet *fleet, uint64_t ns)
 static void settle_fleet(struct fleet *fleet)
 {
     uint64_t end = bench_clock_ns() + PATIENCE_NS;
-    double reports, expected;
+    double reports, expected, syncs;
     run(fleet, UINT64_C(2500000000));
     do {
-        double before = reports_of(fleet->nodes, NODES), ticks = run(fleet, UINT64_C(500000000));
-        reports = reports_of(fleet->nodes, NODES) - before;
+        double before = reports_of(fleet->nodes, NODES, &syncs), ticks = run(fleet, UINT64_C(500000000));
+        reports = reports_of(fleet->nodes, NODES, &syncs) - before;
         expected = NODES * (ticks * fleet->cold + 2.5 * fleet->hot);
     } while (reports > 1.5 * expected && bench_clock_ns() < end);
 }
@@ -187,7 +192,7 @@ static void with_slices(const struct bench_options *options, struct bench_redis 
     const struct bench_node_options o = {
         .prefix = prefix, .limit = 1000, .burst = 1000, .max_keys = 2 * COLD_KEYS + 4096};
     struct fleet fleet = {.hot = hot, .cold = cold};
-    double keys[ROUNDS], share[ROUNDS], client[ROUNDS];
+    double keys[ROUNDS], share[ROUNDS], client[ROUNDS], batch[ROUNDS];
     size_t rounds = options->quick ? 3 : ROUNDS;
     for (unsigned n = 0; n < NODES; n++) {
         bench_node_open(&fleet.nodes[n], redis->uri, n > 0 ? fleet.loop : NULL, &o);
@@ -196,14 +201,17 @@ static void with_slices(const struct bench_options *options, struct bench_redis 
     settle_fleet(&fleet);
     bench_redis_watch(redis);
     for (size_t r = 0; r < rounds; r++) {
-        double before = reports_of(fleet.nodes, NODES), server = bench_redis_cpu(redis), own = bench_cpu();
+        double scripts, after, before = reports_of(fleet.nodes, NODES, &scripts);
+        double server = bench_redis_cpu(redis), own = bench_cpu();
         double ticks = run(&fleet, UINT64_C(1500000000));
-        double reports = reports_of(fleet.nodes, NODES) - before;
+        double reports = reports_of(fleet.nodes, NODES, &after) - before;
+        batch[r] = reports / (after - scripts);
         keys[r] = reports / (bench_redis_cpu(redis) - server) / 1e3;
         share[r] = 1 - ticks * cold * NODES / reports;
         client[r] = (bench_cpu() - own) * 1e6 / reports;
     }
     row->value = bench_quantile(keys, rounds, 0.5);
+    bench_detail(row, "keys_a_script", bench_quantile(batch, rounds, 0.5));
     bench_detail(row, "share_with_slices", bench_quantile(share, rounds, 0.5));
     bench_detail(row, "client_us_a_key_with_its_takes", bench_quantile(client, rounds, 0.5));
     keep(held, redis, row);
@@ -233,10 +241,10 @@ void reconcile_rows(const struct bench_options *options, struct bench_redis *red
         plain(options, redis, &held);
     }
     if (all || bench_wanted(options, "R5a")) {
-        with_slices(options, redis, 400, 0, "slices", &five, &held);
+        with_slices(options, redis, 1600, 0, "slices", &five, &held);
     }
     if (all || bench_wanted(options, "R5b")) {
-        with_slices(options, redis, 64, 122, "mixed", &mixed, &held);
+        with_slices(options, redis, 192, 366, "mixed", &mixed, &held);
     }
     six.value = held.p99;
     bench_detail(&six, "longest_ms", held.largest);
