@@ -40,7 +40,7 @@ static int is_sweeping(const struct weir__reconcile *rec)
 static int any_held(struct weir__reconcile *rec)
 {
     for (uint32_t i = 0; i < rec->keys.ring_count; i++)
-        if (rec->keys.rings[i][WEIR__LIST_HELD].count)
+        if (rec->keys.held[i].count)
             return 1;
     return 0;
 }

@@ -85,26 +85,43 @@ void weir__keys_deinit(struct weir__keys *keys)
 {
     deinit_pool(keys->node, &keys->kept);
     deinit_pool(keys->node, &keys->outs);
+    for (uint32_t id = 0; id < keys->ring_count; id++)
+        weir__node_free(keys->node, keys->held[id].shards, keys->node->shards * sizeof(struct weir__ring));
+    weir__node_free(keys->node, keys->held, keys->ring_count * sizeof *keys->held);
     weir__node_free(keys->node, keys->rings, keys->ring_count * sizeof *keys->rings);
     weir__node_free(keys->node, keys->of_slot, keys->slots * sizeof *keys->of_slot);
     memset(keys, 0, sizeof *keys);
 }
 
+static int make_room(struct weir__keys *keys, uint32_t count)
+{
+    struct weir__ring(*rings)[WEIR__LISTS] = weir__node_alloc(keys->node, count * sizeof *rings);
+    struct weir__held *held = weir__node_alloc(keys->node, count * sizeof *held);
+
+    if (!rings || !held) {
+        weir__node_free(keys->node, rings, count * sizeof *rings);
+        weir__node_free(keys->node, held, count * sizeof *held);
+        return 0;
+    }
+    if (keys->ring_count) {
+        memcpy(rings, keys->rings, keys->ring_count * sizeof *rings);
+        memcpy(held, keys->held, keys->ring_count * sizeof *held);
+    }
+    weir__node_free(keys->node, keys->rings, keys->ring_count * sizeof *rings);
+    weir__node_free(keys->node, keys->held, keys->ring_count * sizeof *held);
+    keys->rings = rings;
+    keys->held = held;
+    keys->ring_count = count;
+    return 1;
+}
+
 struct weir__ring *weir__keys_rings(struct weir__keys *keys, weir_policy_id id)
 {
-    if (id >= keys->ring_count) {
-        uint32_t count = (id / 16 + 1) * 16;
-        struct weir__ring(*more)[WEIR__LISTS] = weir__node_alloc(keys->node, count * sizeof *more);
-
-        if (!more)
-            return NULL;
-        if (keys->ring_count)
-            memcpy(more, keys->rings, keys->ring_count * sizeof *more);
-        weir__node_free(keys->node, keys->rings, keys->ring_count * sizeof *more);
-        keys->rings = more;
-        keys->ring_count = count;
-    }
-    return keys->rings[id];
+    if (id >= keys->ring_count && !make_room(keys, (id / 16 + 1) * 16))
+        return NULL;
+    if (!keys->held[id].shards)
+        keys->held[id].shards = weir__node_alloc(keys->node, keys->node->shards * sizeof(struct weir__ring));
+    return keys->held[id].shards ? keys->rings[id] : NULL;
 }
 
 struct weir__kept *weir__keys_at(const struct weir__keys *keys, uint32_t slot)
@@ -140,12 +157,19 @@ struct weir__kept *weir__keys_find(struct weir__keys *keys, const struct weir__r
     return kept;
 }
 
+static struct weir__ring *ring_for(struct weir__keys *keys, const struct weir__kept *kept, unsigned list)
+{
+    return list == WEIR__LIST_HELD ? &keys->held[kept->policy].shards[kept->shard] : &keys->rings[kept->policy][list];
+}
+
 static void unlink_kept(struct weir__keys *keys, struct weir__kept *kept)
 {
-    struct weir__ring *ring = &keys->rings[kept->policy][kept->list];
+    struct weir__ring *ring = ring_for(keys, kept, kept->list);
 
     if (kept->list == WEIR__LIST_NONE)
         return;
+    if (kept->list == WEIR__LIST_HELD)
+        keys->held[kept->policy].count--;
     if (kept->prev)
         kept->prev->next = kept->next;
     else
@@ -172,13 +196,32 @@ static struct weir__kept *last_before(const struct weir__ring *ring, const struc
     return before;
 }
 
+struct weir__kept *weir__keys_oldest(struct weir__keys *keys, weir_policy_id id, uint64_t before)
+{
+    struct weir__held *held;
+
+    if (!weir__keys_rings(keys, id))
+        return NULL;
+    held = &keys->held[id];
+    for (uint32_t i = 0; i < keys->node->shards; i++) {
+        struct weir__kept *first = held->shards[held->at].first;
+
+        if (first && first->reported_at < before)
+            return first;
+        held->at = held->at + 1 < keys->node->shards ? held->at + 1 : 0;
+    }
+    return NULL;
+}
+
 void weir__keys_move(struct weir__keys *keys, struct weir__kept *kept, enum weir__list list)
 {
-    struct weir__ring *ring = &keys->rings[kept->policy][list];
+    struct weir__ring *ring = ring_for(keys, kept, list);
 
     unlink_kept(keys, kept);
     if (list == WEIR__LIST_NONE)
         return;
+    if (list == WEIR__LIST_HELD)
+        keys->held[kept->policy].count++;
     kept->list = (uint8_t)list;
     kept->prev = list == WEIR__LIST_HELD ? last_before(ring, kept) : ring->last;
     kept->next = kept->prev ? kept->prev->next : ring->first;

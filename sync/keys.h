@@ -15,7 +15,7 @@
 
 enum weir__list {
     WEIR__LIST_NONE = 0,
-    WEIR__LIST_HELD,   /* holds a slice: must report every interval */
+    WEIR__LIST_HELD,   /* holds a slice: must report every interval; a ring a shard, of its own (struct weir__held) */
     WEIR__LIST_KNOWN,  /* holds none, but Redis said that it is not full: worth telling a Redis that lost its state */
     WEIR__LIST_RECALL, /* the same, to be told again */
     WEIR__LISTS
@@ -66,6 +66,14 @@ struct weir__ring {
     uint32_t count;
 };
 
+/* Of a policy. Each shard's ring is in the order of the last reports, for its answers come in that order; together they
+ * would not be, and each answer would look for its place among all keys. */
+struct weir__held {
+    struct weir__ring *shards;
+    uint32_t count; /* of all */
+    uint32_t at;    /* the shard that weir__keys_oldest looks at first */
+};
+
 struct weir__keys {
     struct weir__node *node;
     uint32_t slots;
@@ -74,6 +82,7 @@ struct weir__keys {
     uint32_t out_count;
     int64_t out_spent;                       /* whole tokens on their way */
     struct weir__ring (*rings)[WEIR__LISTS]; /* by policy */
+    struct weir__held *held;                 /* by policy */
     uint32_t ring_count;
 };
 
@@ -88,6 +97,9 @@ struct weir__kept *weir__keys_find(struct weir__keys *keys, const struct weir__r
 
 /* What is kept of the key that this slot held when it was last reported, or NULL. */
 struct weir__kept *weir__keys_at(const struct weir__keys *keys, uint32_t slot);
+
+/* A key of the policy that holds a slice and was last reported before that, or NULL. */
+struct weir__kept *weir__keys_oldest(struct weir__keys *keys, weir_policy_id id, uint64_t before);
 
 /* To the end of a list, or to its place in that of the held ones, which is in the order of reported_at. */
 void weir__keys_move(struct weir__keys *keys, struct weir__kept *kept, enum weir__list list);

@@ -198,11 +198,10 @@ void weir__reconcile_settle(struct weir__reconcile *rec, struct weir__out *out)
 static size_t walk_held(struct weir__reconcile *rec, weir_policy_id id, uint64_t now, size_t budget)
 {
     struct weir__course *course = &rec->courses[id];
-    struct weir__ring *rings = weir__keys_rings(&rec->keys, id);
     struct weir__kept *kept;
     size_t done = 0;
 
-    while (done < budget && rings && (kept = rings[WEIR__LIST_HELD].first) && kept->reported_at < course->walk) {
+    while (done < budget && (kept = weir__keys_oldest(&rec->keys, id, course->walk))) {
         struct weir__report report;
 
         done++;
