@@ -29,9 +29,8 @@ void weir__decide_report(const struct weir__verdict *v, int denied, uint64_t now
     result->remaining = tokens > 0 ? tokens : 0;
     if (denied)
         result->retry_after_ns =
-            v->units > v->cap
-                ? WEIR_NEVER
-                : add_saturating(behind, weir__bucket_wait(v->now, v->mult, missing(v->units, v->level)));
+            v->units > v->cap ? WEIR_NEVER
+                              : add_saturating(behind, weir__bucket_wait(v->now, v->mult, missing(v->units, v->level)));
     if (v->level < (int64_t)v->cap)
         result->reset_after_ns = add_saturating(behind, weir__bucket_wait(v->now, v->mult, missing(v->cap, v->level)));
 }

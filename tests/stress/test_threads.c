@@ -12,6 +12,7 @@
 
 #include "lib/limiter.h"
 #include "lib/table.h"
+#include "support/admissions.h"
 
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
@@ -126,11 +127,6 @@ END_TEST
 enum { LOG = 30000 };
 static const uint64_t rate = 50000, burst = 20000; /* a second; tokens: enough for the threads to be kept waiting */
 
-/* A take that was allowed: some time between its call and its return. */
-struct admission {
-    uint64_t called, returned, cost;
-};
-
 struct logger {
     uint64_t random;
     size_t n;
@@ -148,80 +144,6 @@ static void *take_and_log(void *arg)
             logger->log[logger->n++] = (struct admission){called, weir_now(w), cost};
     }
     return NULL;
-}
-
-static int by_call(const void *a, const void *b)
-{
-    const struct admission *x = a, *y = b;
-
-    return x->called < y->called ? -1 : x->called > y->called;
-}
-
-static int by_return(const void *a, const void *b)
-{
-    const struct admission *x = *(const struct admission *const *)a, *y = *(const struct admission *const *)b;
-
-    return x->returned < y->returned ? -1 : x->returned > y->returned;
-}
-
-/* A tree over the admissions in order of their calls: the largest value among them, and adding to all up to one. */
-struct tree {
-    size_t leaves;
-    int64_t *most, *added;
-};
-
-static void tree_add(struct tree *t, size_t node, size_t from, size_t to, size_t last, int64_t more)
-{
-    size_t middle = (from + to) / 2;
-
-    if (to - 1 <= last) {
-        t->most[node] += more;
-        t->added[node] += more;
-        return;
-    }
-    tree_add(t, 2 * node, from, middle, last, more);
-    if (middle <= last)
-        tree_add(t, 2 * node + 1, middle, to, last, more);
-    t->most[node] = t->most[2 * node] > t->most[2 * node + 1] ? t->most[2 * node] : t->most[2 * node + 1];
-    t->most[node] += t->added[node];
-}
-
-/* The smallest burst that explains the log, in tokens times a second: over all windows that begin with a call and end
- * with a return, what was surely admitted inside, less what the window earns. */
-static int64_t explaining_burst(struct admission *log, size_t n)
-{
-    const int64_t absent = INT64_MAX / 4; /* a window that begins with a call that has not returned */
-    struct admission **returns = malloc(n * sizeof *returns);
-    struct tree t = {.leaves = 1};
-    int64_t worst = 0;
-
-    qsort(log, n, sizeof *log, by_call);
-    while (t.leaves < n)
-        t.leaves *= 2;
-    t.most = calloc(2 * t.leaves, sizeof *t.most);
-    t.added = calloc(2 * t.leaves, sizeof *t.added);
-    ck_assert(returns && t.most && t.added);
-    for (size_t i = 0; i < t.leaves; i++)
-        t.most[t.leaves + i] = i < n ? (int64_t)((log[i].called - log[0].called) * rate) - absent : -absent;
-    for (size_t i = t.leaves - 1; i > 0; i--)
-        t.most[i] = t.most[2 * i] > t.most[2 * i + 1] ? t.most[2 * i] : t.most[2 * i + 1];
-    for (size_t i = 0; i < n; i++)
-        returns[i] = &log[i];
-    qsort(returns, n, sizeof *returns, by_return);
-    for (size_t i = 0; i < n; i++) {
-        int64_t earned = (int64_t)((returns[i]->returned - log[0].called) * rate);
-        size_t leaf = (size_t)(returns[i] - log);
-
-        tree_add(&t, 1, 0, t.leaves, leaf, (int64_t)(returns[i]->cost * SECOND) + absent);
-        if (leaf > 0)
-            tree_add(&t, 1, 0, t.leaves, leaf - 1, -absent);
-        if (t.most[1] - earned > worst)
-            worst = t.most[1] - earned;
-    }
-    free(returns);
-    free(t.most);
-    free(t.added);
-    return worst;
 }
 
 static void sleep_ms(long ms)
@@ -267,7 +189,7 @@ START_TEST(the_smallest_burst_that_explains_the_log)
     ck_assert_uint_le(total, burst + (end - begun) * rate / SECOND);
     ck_assert_uint_ge(total + 1, burst + (end - begun) * rate / SECOND);
     /* Nothing is lent, in no window: and the burst is used to the full. */
-    explained = explaining_burst(log, n);
+    explained = admissions_burst(log, n, rate, SECOND);
     ck_assert_int_le(explained, (int64_t)(burst * SECOND + SECOND / 1000));
     ck_assert_int_ge(explained, (int64_t)((burst - 3) * SECOND));
     free(log);
