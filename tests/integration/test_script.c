@@ -169,6 +169,51 @@ START_TEST(the_least_seen_counts)
 }
 END_TEST
 
+/* A server that was a moment behind takes over: what it holds is as it was then. */
+static void keep_state(void)
+{
+    redis_server_do(server, "EVAL",
+                    "for i = 1, 3 do local d = redis.call('DUMP', KEYS[i]) redis.call('HSET', KEYS[4], i, d or '') end",
+                    "4", "t:{p#0}:a", "t:{p#0}:b", "t:{p#0}:n", "t:{p#0}:kept", NULL);
+}
+
+static void restore_state(void)
+{
+    redis_server_do(server, "EVAL",
+                    "for i = 1, 3 do local d = redis.call('HGET', KEYS[4], i) redis.call('DEL', KEYS[i]) if d ~= '' "
+                    "then redis.call('RESTORE', KEYS[i], 100000, d) end end redis.call('DEL', KEYS[4])",
+                    "4", "t:{p#0}:a", "t:{p#0}:b", "t:{p#0}:n", "t:{p#0}:kept", NULL);
+}
+
+START_TEST(a_failover_to_an_older_state)
+{
+    spend(&alice, "k", 1);
+    spend(&bob, "k", 1);
+    keep_state();
+    spend(&alice, "k", 4); /* the replica never heard of this one: 11 */
+    double epoch = alice.epoch;
+    restore_state();
+    NEAR(peek("k").total, 15);
+    alice.records[0] = spent_of("k", 2);
+    send_records(&alice, 1);
+    ck_assert_int_eq(alice.head.status, WEIR__WIRE_LOST);
+    ck_assert_double_ne(alice.epoch, epoch);
+    alice.records[0] = spent_of("k", 2);
+    seed(&alice, 11);
+    send_records(&alice, 1);
+    ck_assert_int_eq(alice.head.status, WEIR__WIRE_APPLIED);
+    NEAR(alice.grants[0].total, 9);
+    ck_assert_double_gt(alice.head.recovering, 0);
+    bob.records[0] = spent_of("k", 1); /* it saw more, and comes later */
+    send_records(&bob, 1);
+    ck_assert_int_eq(bob.head.status, WEIR__WIRE_LOST);
+    bob.records[0] = spent_of("k", 1);
+    seed(&bob, 15);
+    send_records(&bob, 1);
+    NEAR(bob.grants[0].total, 8);
+}
+END_TEST
+
 /* While state is gathered a node keeps what it holds; nothing new is granted, nothing that waits is admitted. */
 START_TEST(nothing_is_granted_while_state_is_gathered)
 {
@@ -631,6 +676,7 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, a_delayed_copy_is_old);
     tcase_add_test(tcase, an_unknown_node_is_sent_back);
     tcase_add_test(tcase, a_gap_applies_nothing_and_starts_an_epoch);
+    tcase_add_test(tcase, a_failover_to_an_older_state);
     tcase_add_test(tcase, a_silent_node_is_forgotten);
     tcase_add_test(tcase, the_least_seen_counts);
     tcase_add_test(tcase, nothing_is_granted_while_state_is_gathered);

@@ -255,6 +255,75 @@ START_TEST(totals_are_exact)
 }
 END_TEST
 
+/* ---- anything ---------------------------------------------------------------------------------------------------- */
+
+enum { PARTS = 5, USUALLY = 20 };
+
+static double draw(uint64_t *seed, double least, double most)
+{
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    return least + (most - least) * (double)(*seed >> 11) * 0x1p-53;
+}
+
+static struct fleet_options any(uint64_t number)
+{
+    uint64_t seed = number * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    struct fleet_options o = {.seed = (unsigned)number, .per_ns = SECOND};
+    o.nodes = (int)draw(&seed, 1, 12.99);
+    o.keys = (int)draw(&seed, 1, 4.99);
+    o.limit = (uint64_t)pow(10, draw(&seed, 0.7, 3.5));
+    o.burst = (uint64_t)fmax(1, (double)o.limit * draw(&seed, 0.05, 2));
+    o.overshoot = draw(&seed, 0, 1) < 0.3 ? 0 : (uint64_t)((double)o.burst * draw(&seed, 0, 0.5));
+    o.load = pow(10, draw(&seed, -0.3, 1.5));
+    o.seconds = draw(&seed, 0.5, 1.5);
+    o.latency = draw(&seed, 0.0002, 0.01);
+    o.lose_reply = draw(&seed, 0, 1) < 0.5 ? 0 : draw(&seed, 0, 0.1);
+    o.lose_batch = draw(&seed, 0, 1) < 0.5 ? 0 : draw(&seed, 0, 0.1);
+    o.stall = draw(&seed, 0, 1) < 0.8 ? 0 : 0.02;
+    o.waits = draw(&seed, 0, 1) < 0.5 ? 0 : draw(&seed, 0, 1);
+    o.strict = draw(&seed, 0, 1) < 0.7 ? 0 : draw(&seed, 0, 0.5);
+    o.max_cost = draw(&seed, 0, 1) < 0.5 ? 1 : (int64_t)draw(&seed, 1, (double)o.burst + 0.99);
+    o.unknown = draw(&seed, 0, 1) < 0.5;
+    return o;
+}
+
+/* Every second one with next to no refill, where nothing ever expires: what Redis holds is what was admitted. */
+static void without_refill(struct fleet_options *o)
+{
+    o->rate_floor = (double)o->limit;
+    o->limit = 1;
+    o->per_ns = 1000000 * SECOND;
+    o->stall = 0;
+    o->gentle = 1;
+    o->unknown = 0; /* what is below a debt's floor is with the nodes */
+}
+
+/* WEIR_FLEETS=200 draws so many fleets. */
+START_TEST(no_fleet_passes_its_bound)
+{
+    const char *wanted = getenv("WEIR_FLEETS");
+    int n = wanted ? atoi(wanted) : USUALLY;
+    for (int i = _i; i < n; i += PARTS) {
+        struct fleet_options o = any((uint64_t)i + 1);
+        struct fleet_result result;
+        if (i / PARTS % 2) {
+            without_refill(&o);
+        }
+        fleet_run(&client, &o, &result);
+        ck_assert_msg(result.worst >= -bound(&o), "fleet %d: overdrawn by %g, %g allowed", i + 1, -result.worst,
+                      bound(&o));
+        if (o.gentle) {
+            ck_assert_msg(fabs(result.in_redis - result.admitted - result.written) < 0.01,
+                          "fleet %d: %g admitted, %g beside, %g in Redis", i + 1, result.admitted, result.written,
+                          result.in_redis);
+        }
+        redis_server_do(server, "FLUSHALL", NULL);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("script_fleet");
@@ -274,6 +343,7 @@ int main(void)
     tcase_add_loop_test(tcase, redis_forgets_everything, 0, SEEDS);
     tcase_add_loop_test(tcase, an_outage_on_local_shares, 0, SEEDS);
     tcase_add_loop_test(tcase, totals_are_exact, 0, 6);
+    tcase_add_loop_test(tcase, no_fleet_passes_its_bound, 0, PARTS);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -180,6 +180,52 @@ START_TEST(waiting_requests_get_what_is_proven_free)
 }
 END_TEST
 
+/* ---- Redis' clock ------------------------------------------------------------------------------------------------ */
+
+/* What a node has in hand in `s` seconds of a slice it was given. */
+static double spend_all(struct node *node, double s)
+{
+    const struct weir__wire_grant *grant = &node->grants[0];
+    double level = grant->level + grant->rate * s, whole;
+    level = level > grant->cap && grant->level <= grant->cap ? grant->cap : level;
+    whole = level > 0 ? floor(level) : 0;
+    report(node, "k", (int64_t)whole, level - whole, grant->rate, 100, 60);
+    return whole;
+}
+
+/* Two nodes that spend all they are given, and Redis' clock makes a step: back, it gives nothing twice and takes nobody's
+ * slice; ahead, it is time, as far as anyone can tell, and fills the bucket once at most. */
+START_TEST(a_step_of_redis_clock)
+{
+    const double steps[] = {1, -1, 20, -20, 3600, -3600};
+    double step = steps[_i], begin, admitted = 0, elapsed, told = 0;
+    set_rate(100, SECOND, 100, 0);
+    report(&alice, "k", 0, 0, 0, 100, 60);
+    report(&bob, "k", 0, 0, 0, 100, 60);
+    begin = now;
+    for (int round = 0; round < 40; round++) {
+        if (round == 20) {
+            now += step;
+        }
+        now += 0.05;
+        admitted += spend_all(&alice, 0.1);
+        ck_assert_double_ge(alice.head.now, told);
+        now += 0.05;
+        admitted += spend_all(&bob, 0.1);
+        ck_assert_double_ge(bob.head.now, alice.head.now);
+        told = bob.head.now;
+    }
+    elapsed = now - begin - step;
+    NEAR(elapsed, 4);
+    ck_assert_double_le(admitted, 100 + 100 * elapsed + (step > 0 ? fmin(100, 100 * step) : 0) + 1e-6);
+    ck_assert_double_ge(admitted, 0.9 * (100 + 100 * elapsed) - 60);
+    /* it never stands still for longer than the first batch after a step back */
+    double true_time = step > 0 ? now : now - step;
+    ck_assert_double_le(told, true_time + 1e-4);
+    ck_assert_double_ge(told, true_time - (step > 0 ? 0 : 0.05) - 1e-4);
+}
+END_TEST
+
 /* ---- outages ----------------------------------------------------------------------------------------------------- */
 
 static void report_outage(struct node *node, const char *key, int64_t spent, int64_t fallback)
@@ -322,6 +368,7 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, the_flight_is_reserved);
     tcase_add_test(tcase, refunds_end_at_the_burst);
     tcase_add_test(tcase, waiting_requests_get_what_is_proven_free);
+    tcase_add_loop_test(tcase, a_step_of_redis_clock, 0, 6);
     tcase_add_test(tcase, an_outage_is_paid_by_its_refill);
     tcase_add_test(tcase, old_spending_has_been_refilled);
     tcase_add_test(tcase, a_debt_past_its_floor_stays_reserved);

@@ -267,6 +267,47 @@ START_TEST(what_is_lent_is_bounded)
 }
 END_TEST
 
+/* Whoever says of a fleet that it is one gets what the fleet can bear: the first answers tell how many there are. */
+START_TEST(fifty_nodes_with_a_hint_of_one)
+{
+    enum { FLEET = 50 };
+    static struct node nodes[FLEET];
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    struct weir_policy policy = node_policy(1000, NODE_DAY, 1000);
+    int allowed = 0;
+
+    options.fleet_hint = 1;
+    options.shards = 1;
+    options.timeout_ms = 500; /* fifty threads on a busy machine are no outage */
+    for (int i = 0; i < FLEET; i++) {
+        node_open(&nodes[i], &policy);
+        node_start(&nodes[i], redis_server_uri(server), &options);
+    }
+    for (int n = 0; n < 60; n++)
+        for (int i = 0; i < FLEET; i++)
+            allowed += node_take(&nodes[i], "k", NULL) == WEIR_ALLOW;
+    for (int i = 0; i < FLEET; i++)
+        ck_assert_uint_eq(node_flush(&nodes[i]), 0);
+    ck_assert_msg(allowed <= 1000 + 100 + FLEET, "%d allowed", allowed);
+    /* Redis stops, and nobody has heard of this key: all of them together have one bucket of it */
+    redis_server_pause(server);
+    allowed = 0;
+    for (int i = 0; i < FLEET; i++) {
+        struct weir_result result;
+
+        do
+            allowed += node_take(&nodes[i], "unheard of", &result) == WEIR_ALLOW;
+        while (!(result.flags & WEIR_DEGRADED) && (node_pause(5), 1));
+        for (int n = 0; n < 100; n++)
+            allowed += node_take(&nodes[i], "unheard of", &result) == WEIR_ALLOW;
+    }
+    ck_assert_msg(allowed >= 800 && allowed <= 1000 + 100 + FLEET, "%d allowed", allowed);
+    redis_server_resume(server);
+    for (int i = 0; i < FLEET; i++)
+        node_close(&nodes[i]);
+}
+END_TEST
+
 /* Case E4: what a tick earns is not rounded up to a token. */
 START_TEST(a_slow_rate_is_not_rounded_up)
 {
@@ -418,6 +459,7 @@ static Suite *suite(void)
     tcase_add_test(once, nothing_is_counted_twice);
     tcase_add_test(once, denials_are_not_charged);
     tcase_add_test(once, what_is_lent_is_bounded);
+    tcase_add_test(once, fifty_nodes_with_a_hint_of_one);
     tcase_add_test(once, a_slow_rate_is_not_rounded_up);
     tcase_add_test(once, refunds_come_back_once);
     tcase_add_test(once, keys_in_redis_end);
