@@ -169,8 +169,8 @@ static struct weir_stats stats_of(const struct subject *s)
 }
 
 /* Takes from the keys in turn for TRIAL_NS, each when its time has come; what it takes is noted. Not so where another
- * process got the CPU meanwhile (it was not the sync thread, which has the other one), nor, where it is busy, if that did
- * nothing meanwhile. */
+ * process got the CPU meanwhile (it was not the sync thread, which has the other one), nor, where busy, if that thread
+ * did nothing meanwhile. */
 static void trial(struct subject *s, struct histogram *h, int busy)
 {
     double gap = (double)ROUND_NS / KEYS / bench_ns(1); /* ticks */

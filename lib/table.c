@@ -20,7 +20,7 @@
 #define OVERFLOW_BIT (UINT64_C(1) << 63) /* of word[1]: byte 15, sticky */
 #define VERSION_STEP (UINT64_C(1) << 56) /* the other seven bits of byte 15 */
 #define VERSION_MASK (UINT64_C(0x7f) << 56)
-#define CHOICES 6u     /* sets that a key may live in: so many full ones at load 0.65 are one key in 10 million */
+#define CHOICES 8u     /* sets that a key may live in: so many full ones at load 0.7 are one key in 100 million */
 #define SWEEP_STEP 4u  /* slots swept along with each new key, where the table fills up */
 #define SWEEP_FULL 60u /* ... and before one is refused */
 
@@ -50,7 +50,7 @@ enum claimed { CLAIMED, CLAIM_NO_ROOM, CLAIM_AGAIN };
 
 uint64_t weir__table_sets(uint64_t max_keys)
 {
-    return (max_keys * 4 + 38) / 39 + 1; /* 15 ways * 0.65 = 39 / 4 */
+    return (max_keys * 2 + 20) / 21 + 1; /* 15 ways * 0.7 = 21 / 2 */
 }
 
 static uint8_t tag_at(const uint64_t word[2], unsigned way)
