@@ -33,7 +33,7 @@ enum { STORE_REDIS = 2, STORE_PREFIX, STORE_GROUP, STORE_SHARDS, STORE_TIMEOUT }
         "timeout", required_argument, NULL, STORE_TIMEOUT                                                              \
     }
 #define STORE_HELP                                                                                                     \
-    "  --redis URI           redis://127.0.0.1:6379 (default), rediss://, valkey://, unix:///path\n"                   \
+    "  --redis URI           redis://127.0.0.1:6379 (default), rediss://, redis+cluster://, unix:///path\n"            \
     "  --prefix TEXT         of the keys in Redis (default: weir)\n"                                                   \
     "  --group NAME          the policy's group, where it has one\n"                                                   \
     "  --shards N            of the policy (default: what Redis says, else 64)\n"                                      \

@@ -11,8 +11,8 @@ enum verdict { NONE, PASSED, REJECTED, REJECTED_DRY_RUN };
 struct mark {
     uint64_t charged; /* a bit a zone */
     enum verdict verdict;
-    ngx_uint_t n;
-    struct weir_result results[WEIR_ZONES_MAX];
+    ngx_uint_t n, room;
+    struct weir_result *results;
     ngx_table_elt_t *fields[WEIR_HTTP_FIELDS];
 };
 
@@ -45,11 +45,26 @@ static struct mark *make_mark(ngx_http_request_t *r)
     }
     c->handler = keep_mark;
     mark = c->data;
-    mark->charged = 0;
-    mark->verdict = NONE;
-    mark->n = 0;
-    ngx_memzero(mark->fields, sizeof mark->fields);
+    ngx_memzero(mark, sizeof *mark);
     return mark;
+}
+
+/* Room for so many results more. Few requests meet more than one location's rules. */
+static ngx_int_t make_room(ngx_http_request_t *r, struct mark *mark, ngx_uint_t more)
+{
+    if (mark->n + more <= mark->room) {
+        return NGX_OK;
+    }
+    struct weir_result *results = ngx_palloc(r->main->pool, (mark->n + more) * sizeof *results);
+    if (results == NULL) {
+        return NGX_ERROR;
+    }
+    if (mark->n > 0) {
+        ngx_memcpy(results, mark->results, mark->n * sizeof *results);
+    }
+    mark->results = results;
+    mark->room = mark->n + more;
+    return NGX_OK;
 }
 
 /* ---- the decision ------------------------------------------------------------------------------------------------ */
@@ -103,6 +118,9 @@ static ngx_int_t gather(ngx_http_request_t *r, struct weir_main *main, const ngx
     struct weir_zone *zones = main->zones.elts;
     const struct weir_rule *list = rules->elts;
     ngx_int_t n = 0;
+    if (make_room(r, mark, rules->nelts) != NGX_OK) {
+        return NGX_ERROR;
+    }
     for (ngx_uint_t i = 0; i < rules->nelts; i++) {
         uint64_t bit = UINT64_C(1) << list[i].index;
         if (mark->charged & bit) {

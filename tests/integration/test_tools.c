@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/cluster.h"
 #include "support/node.h"
 #include "support/redis_server.h"
 #include "support/tool.h"
@@ -316,10 +317,35 @@ START_TEST(inspect_is_not_fooled_by_another_format)
 }
 END_TEST
 
+/* ---- a cluster --------------------------------------------------------------------------------------------------- */
+
+/* Shards are in different slots; the first one asked knows nothing of the policy. */
+START_TEST(check_and_inspect_in_a_cluster)
+{
+    static const char *const keys[] = {"a", "b", "c", "d", "e", "f"};
+    struct cluster cluster;
+    cluster_open(&cluster, 0);
+    tool_run(&run, "check", "api=1/h,burst=3", "first", "--shards", "16", "--json", "--redis", cluster.uri, NULL);
+    ck_assert_msg(run.code == 0, "%d: %s", run.code, run.err);
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        tool_run(&run, "check", "api", keys[i], "2", "--json", "--redis", cluster.uri, NULL);
+        ck_assert_msg(run.code == 0, "%s: %d: %s", keys[i], run.code, run.err);
+        ck_assert_double_eq(tool_number(&run, "remaining"), 1);
+        tool_run(&run, "inspect", "api", keys[i], "--json", "--redis", cluster.uri, NULL);
+        ck_assert_msg(run.code == 0, "%s: %d: %s", keys[i], run.code, run.err);
+        ck_assert_double_eq_tol(tool_number(&run, "level"), 1, 0.1);
+        ck_assert_double_eq(tool_number(&run, "shards"), 16);
+    }
+    tool_run(&run, "inspect", "none", "k", "--redis", cluster.uri, NULL);
+    ck_assert_int_eq(run.code, 1);
+    cluster_close(&cluster);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("tools");
-    TCase *lines = tcase_create("lines"), *tcase = tcase_create("redis");
+    TCase *lines = tcase_create("lines"), *tcase = tcase_create("redis"), *cluster = tcase_create("cluster");
     tcase_add_test(lines, wrong_lines);
     tcase_add_test(lines, every_command_answers_help);
     suite_add_tcase(suite, lines);
@@ -336,6 +362,8 @@ int main(void)
     tcase_add_test(tcase, inspect_writes_nothing);
     tcase_add_test(tcase, inspect_is_not_fooled_by_another_format);
     suite_add_tcase(suite, tcase);
+    tcase_add_test(cluster, check_and_inspect_in_a_cluster);
+    suite_add_tcase(suite, cluster);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);

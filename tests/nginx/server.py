@@ -25,6 +25,7 @@ def missing():
 
 def build_module(build):
     """The module, made anew where a source of it is newer."""
+    build = os.path.abspath(build)
     out = os.path.join(build, "nginx")
     module = os.path.join(out, "ngx_http_weir_module.so")
     include = os.path.join(EXAMPLE, "..", "..", "include", "weir")
