@@ -86,6 +86,7 @@ enum weir_on_full {
     WEIR_FULL_ADMIT = 1 /* ... or admitted uncharged, flagged WEIR_FULL */
 };
 
+/* A suspended machine: CLOCK_MONOTONIC stands still, most counters go on, and buckets refill meanwhile. */
 enum weir_clock {
     WEIR_CLOCK_AUTO = 0,     /* the CPU's time-stamp counter where it is verified, else CLOCK_MONOTONIC */
     WEIR_CLOCK_MONOTONIC = 1 /* always clock_gettime(CLOCK_MONOTONIC) */
