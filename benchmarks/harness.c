@@ -254,10 +254,15 @@ static void check_work(const struct bench_side *side)
     }
 }
 
+/* Where trials must be repeated, for others get the CPUs, a run makes fewer rounds rather than take minutes. */
+#define ROUNDS_LEAST 31
+#define RUN_NS 25e9
+
 void bench_run(struct bench_side *sides, size_t n, size_t rounds, unsigned trial_us)
 {
     struct team team;
     unsigned threads = 1;
+    size_t r;
     for (size_t i = 0; i < n; i++) {
         sides[i].threads = sides[i].threads == 0 ? 1 : sides[i].threads;
         sides[i].done = sides[i].allowed = 0;
@@ -269,7 +274,8 @@ void bench_run(struct bench_side *sides, size_t n, size_t rounds, unsigned trial
     for (size_t i = 0; i < n; i++) {
         choose_ops(&team, &sides[i], trial_us);
     }
-    for (size_t r = 0; r < rounds; r++) {
+    uint64_t began = bench_ticks();
+    for (r = 0; r < rounds && (r < ROUNDS_LEAST || bench_ns((double)(bench_ticks() - began)) < RUN_NS); r++) {
         for (size_t i = 0; i < n; i++) {
             struct bench_side *side = &sides[(r + i) % n];
             side->ns[r] = bench_ns((double)team_trial(&team, side, side->ops)) / (double)side->ops;
@@ -277,6 +283,7 @@ void bench_run(struct bench_side *sides, size_t n, size_t rounds, unsigned trial
     }
     team_stop(&team);
     for (size_t i = 0; i < n; i++) {
+        sides[i].rounds = r;
         check_work(&sides[i]);
     }
 }

@@ -41,7 +41,7 @@ struct weir__kept {
 
 /* On its way: queued for a batch, or in one. */
 struct weir__out {
-    struct weir__out *next, *ahead; /* ahead: to be fetched by whoever is at this one; a hint, good while it is queued */
+    struct weir__out *next, *ahead; /* ahead: to be fetched by whoever is at this one; a hint while it is queued */
     struct weir__kept *kept;
     const void *key;
     uint32_t key_len;
