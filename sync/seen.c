@@ -66,7 +66,7 @@ void weir__seen_forget(struct weir__seen *seen, weir_policy_id id, uint64_t hash
 }
 
 double weir__seen_level(struct weir__seen *seen, weir_policy_id id, uint64_t hash,
-                        const struct weir__seam_policy *policy, uint64_t mono)
+                        const struct weir__seam_policy *policy, uint64_t mono, uint64_t before)
 {
     uint64_t tag = tag_of(id, hash), value;
     struct slot *slot = slot_of(seen, tag);
@@ -82,6 +82,8 @@ double weir__seen_level(struct weir__seen *seen, weir_policy_id id, uint64_t has
         return -1;
     bits = (uint32_t)(value >> 32);
     memcpy(&then, &bits, sizeof then);
+    if ((int32_t)((uint32_t)(before / TICK_NS) - (uint32_t)value) < 0)
+        return -1;
     ticks = (uint32_t)(mono / TICK_NS) - (uint32_t)value;
     level = (double)then + (double)ticks * TICK_NS * (double)policy->limit / (double)policy->per_ns;
     return fmin(fmax(level, 0), (double)policy->burst);

@@ -23,8 +23,9 @@ void weir__seen_close(struct weir__node *node, struct weir__seen *seen);
 void weir__seen_note(struct weir__seen *seen, weir_policy_id id, uint64_t hash, double level, uint64_t mono);
 void weir__seen_forget(struct weir__seen *seen, weir_policy_id id, uint64_t hash);
 
-/* The level then, grown since at the policy's rate, at most its burst, at least 0; -1: not known. Threads: any. */
+/* The level then, grown until mono at the policy's rate, at most its burst, at least 0; -1: not known, or noted later
+ * than `before`. Threads: any. */
 double weir__seen_level(struct weir__seen *seen, weir_policy_id id, uint64_t hash,
-                        const struct weir__seam_policy *policy, uint64_t mono);
+                        const struct weir__seam_policy *policy, uint64_t mono, uint64_t before);
 
 #endif

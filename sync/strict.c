@@ -67,12 +67,13 @@ void weir__strict_link(struct weir__strict *strict, int up)
 static double known(struct weir__node *node, const struct weir_request *request)
 {
     struct weir__seam_policy policy;
+    uint64_t mono = uv_hrtime();
 
     if (weir__seam_policy(node->w, request->policy, &policy) || policy.mode != WEIR_STRICT ||
         policy.on_outage != WEIR_OUTAGE_LOCAL || !request->key || request->key_len > WEIR_KEY_MAX)
         return -1;
     return weir__seen_level(node->seen, request->policy, weir__query_hash(node, request->key, request->key_len),
-                            &policy, uv_hrtime());
+                            &policy, mono, mono);
 }
 
 int weir__strict_degrade_request(struct weir__node *node, enum weir__query_kind kind,
@@ -281,6 +282,22 @@ static void arm_expiry(struct weir__strict *strict, uint64_t deadline)
     uv_timer_start(&strict->expiry, on_expiry, (deadline - now) / WEIR__MS + 1, 0);
 }
 
+void weir__strict_put_back(struct weir__strict *strict, struct weir__query *query)
+{
+    struct weir__strict_lanes *lanes = strict->lanes[query->policy];
+    struct weir__strict_lane *lane = &lanes->lanes[query->shard];
+
+    query->next = lane->first;
+    lane->first = query;
+    if (!lane->last)
+        lane->last = query;
+    lane->count++;
+    lanes->queued++;
+    strict->queued++;
+    weir__strict_make_ready(strict, lanes, lane);
+    arm_expiry(strict, query->deadline);
+}
+
 /* Those that never left end here; who waits for one has left by himself. */
 static uint64_t expire_lane(struct weir__strict *strict, struct weir__strict_lanes *lanes,
                             struct weir__strict_lane *lane, uint64_t now)
@@ -476,7 +493,7 @@ void weir__strict_stop(struct weir__strict *strict)
                 weir__strict_fail(strict, weir__strict_pop(strict, strict->ready, lane), 0);
     for (struct weir__strict_batch *batch = strict->flying; batch; batch = batch->next) {
         weir__strict_fail_batch(strict, batch);
-        batch->n_entries = 0;
+        batch->n_entries = batch->n_shards = 0;
     }
 }
 

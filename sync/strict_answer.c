@@ -78,7 +78,7 @@ static void deal(struct weir__strict *strict, const struct weir__wire_strict *sh
     uint32_t left = entry->op == WEIR__WIRE_TAKE ? entry->admitted : 0;
     double reserved = key->total - key->free; /* as it was when this entry's turn came */
 
-    if (shard->flags & WEIR__WIRE_OUTAGE_LOCAL)
+    if (query)
         weir__seen_note(strict->node->seen, query->policy, query->hash, entry->free + reserved, strict->answered_at);
     for (; query; query = next) {
         double later = 0; /* what those after this one were given */
@@ -130,10 +130,9 @@ static void deal_all(struct weir__strict *strict, struct weir__strict_batch *bat
         request->status = verdict == WEIR_DENY && (member->denied || nobody) ? WEIR_DENY : WEIR_ALLOW;
         fill(request->result, &own, request->policy, request->status, member->cost, member->total, member->free);
         request->result->limiter = strict->node->w;
-        if (member->flags & WEIR__WIRE_OUTAGE_LOCAL)
-            weir__seen_note(strict->node->seen, request->policy,
-                            weir__query_hash(strict->node, request->key, request->key_len), member->total,
-                            strict->answered_at);
+        weir__seen_note(strict->node->seen, request->policy,
+                        weir__query_hash(strict->node, request->key, request->key_len), member->total,
+                        strict->answered_at);
         if (request->result->retry_after_ns > longest)
             longest = request->result->retry_after_ns;
         if (i == 0 || (request->status == WEIR_DENY && !named) ||
@@ -197,33 +196,84 @@ static void refused(struct weir__strict *strict, const struct weir__strict_batch
     node->policies[batch->id]->mismatched = 1;
 }
 
+static int is_refused(const struct weir__wire_head *head)
+{
+    return head->status != WEIR__WIRE_APPLIED && head->status != WEIR__WIRE_LOST;
+}
+
 static int all_refused(const struct weir__strict_batch *batch)
 {
     if (batch->kind == WEIR__QUERY_ALL)
         return batch->all_head.status != WEIR__WIRE_APPLIED;
     for (uint32_t u = 0; u < batch->n_shards; u++)
-        if (batch->heads[u].status == WEIR__WIRE_APPLIED)
+        if (!is_refused(&batch->heads[u]))
             return 0;
     return batch->n_shards > 0;
 }
 
-static void deal_shards(struct weir__strict *strict, struct weir__strict_batch *batch)
+/* Back to where they were: none of these was executed. */
+static void put_back(struct weir__strict *strict, struct weir__query **chains, uint32_t n)
 {
-    for (uint32_t u = 0, i = 0; u < batch->n_shards; u++) {
-        const struct weir__wire_strict *shard = &batch->shards[u];
-        const struct weir__wire_head *head = &batch->heads[u];
+    while (n-- > 0) {
+        struct weir__query *reversed = NULL, *next;
 
-        if (head->status == WEIR__WIRE_APPLIED)
-            weir__node_learn(strict->node, batch->id, head);
-        else
-            refused(strict, batch, head);
-        for (uint32_t j = 0; j < shard->n_entries; j++, i++) {
-            if (head->status == WEIR__WIRE_APPLIED)
-                deal(strict, shard, head, j, batch->chains[i]);
-            else
-                fail_chain(strict, batch->chains[i]);
+        for (struct weir__query *query = chains[n]; query; query = next) {
+            next = query->next;
+            query->next = reversed;
+            reversed = query;
+        }
+        for (; reversed; reversed = next) {
+            next = reversed->next;
+            if (reversed->answered) {
+                strict->pending--;
+                weir__query_free(strict->node, reversed);
+            } else {
+                weir__strict_put_back(strict, reversed);
+            }
         }
     }
+}
+
+static int wrote(const struct weir__wire_strict *shard)
+{
+    for (uint32_t i = 0; i < shard->n_entries; i++)
+        if (shard->entries[i].op == WEIR__WIRE_GIVE ||
+            (shard->entries[i].op == WEIR__WIRE_TAKE && shard->entries[i].admitted && shard->entries[i].cost))
+            return 1;
+    return 0;
+}
+
+static void deal_shard(struct weir__strict *strict, struct weir__strict_batch *batch, uint32_t u,
+                       struct weir__query **chains)
+{
+    const struct weir__wire_strict *shard = &batch->shards[u];
+    const struct weir__wire_head *head = &batch->heads[u];
+    struct weir__strict_lane *lane = &strict->lanes[batch->id]->lanes[shard->target.shard];
+
+    if (is_refused(head)) {
+        refused(strict, batch, head);
+        for (uint32_t i = 0; i < shard->n_entries; i++)
+            fail_chain(strict, chains[i]);
+        return;
+    }
+    if (head->status == WEIR__WIRE_LOST && head->epoch != lane->epoch)
+        lane->lost_at = uv_hrtime();
+    lane->epoch = head->epoch;
+    if (head->status == WEIR__WIRE_LOST) {
+        put_back(strict, chains, shard->n_entries);
+        return;
+    }
+    if (wrote(shard))
+        lane->wrote_at = batch->sent_at;
+    weir__node_learn(strict->node, batch->id, head);
+    for (uint32_t i = 0; i < shard->n_entries; i++)
+        deal(strict, shard, head, i, chains[i]);
+}
+
+static void deal_shards(struct weir__strict *strict, struct weir__strict_batch *batch)
+{
+    for (uint32_t u = 0, at = 0; u < batch->n_shards; at += batch->shards[u++].n_entries)
+        deal_shard(strict, batch, u, batch->chains + at);
 }
 
 static void answered(struct weir__strict *strict, struct weir__strict_batch *batch)
@@ -259,20 +309,6 @@ static void forgotten(struct weir__strict *strict, struct weir__strict_batch *ba
     weir__query_answer(strict->node, query, 0);
 }
 
-/* Asks again for what is still wanted: none of it was executed. */
-static void ask_again(struct weir__strict *strict, struct weir__strict_batch *batch)
-{
-    for (uint32_t i = 0; i < batch->n_entries; i++)
-        for (struct weir__query *query = batch->chains[i], *next; query; query = next) {
-            next = query->next;
-            strict->pending--;
-            if (query->answered)
-                weir__query_free(strict->node, query);
-            else
-                weir__strict_ask(strict, query);
-        }
-}
-
 /* One shard's trouble must not be that of all: after a script of several that Redis would not run, or not to its end,
  * each goes by itself for a while, and the one that fails then stays alone. A cluster says that it would not run it. */
 static int split(struct weir__strict *strict, struct weir__strict_batch *batch, enum weir__link_kind kind)
@@ -291,7 +327,7 @@ static int split(struct weir__strict *strict, struct weir__strict_batch *batch, 
     if (kind != WEIR__LINK_CROSSSLOT)
         return 0;
     strict->one_slot = 1;
-    ask_again(strict, batch);
+    put_back(strict, batch->chains, batch->n_entries);
     return 1;
 }
 

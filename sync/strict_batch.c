@@ -8,6 +8,11 @@
 
 #include <string.h>
 
+#include "sync/seen.h"
+
+/* Redis forgets a shard that nobody wrote for some ten minutes: that is no loss. */
+#define KNOWN_NS (UINT64_C(300) * WEIR__SECOND)
+
 /* Only the batch itself is zeroed: what follows it is written before it is read. */
 static struct weir__strict_batch *make(struct weir__strict *strict, size_t extra)
 {
@@ -48,7 +53,7 @@ static uint32_t most_shards(const struct weir__strict *strict, const struct weir
 static struct weir__strict_batch *make_strict(struct weir__strict *strict, const struct weir__strict_lanes *lanes,
                                               uint32_t most, uint32_t shards)
 {
-    uint32_t keys = least(lanes->queued, most), entries = least(lanes->queued, WEIR__WIRE_WAITS);
+    uint32_t keys = least(lanes->queued, most), entries = least(lanes->queued + keys, WEIR__WIRE_WAITS);
     struct weir__strict_batch *batch =
         make(strict, entries * (2 * sizeof(struct weir__query *) + sizeof(struct weir__wire_strict_entry)) +
                          shards * (sizeof(struct weir__wire_strict) + sizeof(struct weir__wire_head)) +
@@ -86,6 +91,7 @@ static struct weir__wire_strict *add_shard(struct weir__strict *strict, struct w
     *shard =
         (struct weir__wire_strict){.numbers = policy->numbers,
                                    .nonce = weir__node_random(strict->node),
+                                   .epoch = uv_hrtime() - lane->wrote_at < KNOWN_NS ? lane->epoch : 0,
                                    .flags = policy->is.on_outage == WEIR_OUTAGE_LOCAL ? WEIR__WIRE_OUTAGE_LOCAL : 0,
                                    .keys = keys,
                                    .entries = entries};
@@ -151,6 +157,24 @@ static void attach(struct weir__strict_batch *batch, struct weir__wire_strict *s
         batch->deadline = query->deadline;
 }
 
+/* Redis lost its state since it last spoke of this key: it is told what that was. */
+static void tell_seen(struct weir__strict *strict, struct weir__strict_batch *batch, struct weir__wire_strict *shard,
+                      const struct weir__strict_lane *lane, const struct weir__query *query, int64_t key)
+{
+    const struct weir__policy *policy = weir__node_policy(strict->node, query->policy);
+    double level;
+
+    if (!lane->lost_at || batch->n_entries + 1 >= WEIR__WIRE_WAITS)
+        return;
+    level = weir__seen_level(strict->node->seen, query->policy, query->hash, &policy->is, uv_hrtime(), lane->lost_at);
+    if (level < 0)
+        return;
+    batch->shards[0].entries[batch->n_entries] = (struct weir__wire_strict_entry){
+        .key = (uint32_t)key, .op = WEIR__WIRE_SEEN, .cost = (int64_t)level, .count = 1};
+    batch->chains[batch->n_entries++] = NULL;
+    shard->n_entries++;
+}
+
 static void give_up(struct weir__strict *strict, struct weir__query *query)
 {
     weir__strict_fail(strict, query, 0);
@@ -175,6 +199,7 @@ static int fill_shard(struct weir__strict *strict, struct weir__strict_batch *ba
 {
     struct weir__wire_strict *shard = add_shard(strict, batch, weir__node_policy(strict->node, lanes->id), lane);
     struct weir__query *query;
+    uint32_t *of_key;
     int64_t key;
 
     while ((query = lane->first) && is_strict(query)) {
@@ -185,8 +210,10 @@ static int fill_shard(struct weir__strict *strict, struct weir__strict_batch *ba
         key = batch->n_entries < WEIR__WIRE_WAITS ? place_of(strict, batch, shard, query, most) : -1;
         if (key < 0)
             return 0;
-        attach(batch, shard, weir__strict_pop(strict, lanes, lane), key,
-               &last[shard->keys - batch->shards[0].keys + key]);
+        of_key = &last[shard->keys - batch->shards[0].keys + key];
+        if (!*of_key)
+            tell_seen(strict, batch, shard, lane, query, key);
+        attach(batch, shard, weir__strict_pop(strict, lanes, lane), key, of_key);
     }
     if (!shard->n_entries)
         batch->n_shards--; /* all of them have left */

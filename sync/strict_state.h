@@ -21,6 +21,9 @@ struct weir__strict_lane {
     struct weir__query *first, *last;
     struct weir__strict_lane *next;
     struct weir__wire_buf names; /* of its keys, once they have been needed */
+    double epoch;                /* of the last answer; 0: none yet */
+    uint64_t wrote_at;           /* machine's clock: when Redis last wrote for this node, and so kept that epoch */
+    uint64_t lost_at;            /* when Redis was found to have lost its state; 0: never */
     uint8_t ready;
     uint8_t alone; /* a script of it alone failed: none of it and others until one succeeds */
 };
@@ -83,6 +86,9 @@ struct weir__strict {
 /* Takes the first query off its lane. */
 struct weir__query *weir__strict_pop(struct weir__strict *strict, struct weir__strict_lanes *lanes,
                                      struct weir__strict_lane *lane);
+
+/* Puts a query that was not executed back to where it was taken off, before all that came later. */
+void weir__strict_put_back(struct weir__strict *strict, struct weir__query *query);
 
 /* The next lane of a policy that holds anything, taken off the ready list; NULL: none. What it keeps is to be made
  * ready again. */

@@ -485,7 +485,7 @@ int weir__wire_strict_encode_all(struct weir__wire_buf *out, const struct weir__
                                  const char *sha)
 {
     size_t start = out->len, keys = 0, entries = 0;
-    double numbers[12];
+    double numbers[13];
     int rc = 0;
     for (uint32_t u = 0; u < n; u++) {
         keys += shards[u].n_keys;
@@ -500,16 +500,18 @@ int weir__wire_strict_encode_all(struct weir__wire_buf *out, const struct weir__
         for (uint32_t i = 0; i < shards[u].n_keys; i++)
             put_field(out, shards[u].keys[i].key, shards[u].keys[i].key_len);
     if (n > 1) {
-        put_length(out, '$', (size_t)n * 16);
+        put_length(out, '$', (size_t)n * 24);
         for (uint32_t u = 0; u < n; u++) {
             put_double(out, shards[u].n_keys);
             put_double(out, shards[u].n_entries);
+            put_double(out, shards[u].epoch);
         }
         put_bytes(out, "\r\n", 2);
     }
     fill_numbers(numbers, &shards[0].target, &shards[0].numbers, shards[0].nonce);
     numbers[10] = shards[0].test_now == 0 ? 0 : round(shards[0].test_now * WEIR__WIRE_US);
     numbers[11] = shards[0].flags;
+    numbers[12] = shards[0].epoch;
     int alike = all_alike(shards, n);
     put_length(out, '$', sizeof numbers + (alike ? 16 : entries * 32));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)

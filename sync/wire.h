@@ -202,12 +202,17 @@ int weir__wire_sync_decode(const struct weir__wire_batch *batch, const void *rep
 
 /* ---- strict ------------------------------------------------------------------------------------------------------ */
 
-enum weir__wire_op { WEIR__WIRE_TAKE = 0, WEIR__WIRE_GIVE = 1, WEIR__WIRE_LOOK = 2 };
+enum weir__wire_op {
+    WEIR__WIRE_TAKE = 0,
+    WEIR__WIRE_GIVE = 1,
+    WEIR__WIRE_LOOK = 2,
+    WEIR__WIRE_SEEN = 3 /* for a Redis that lost its state: no more than this can be left */
+};
 
 struct weir__wire_strict_entry {
     uint32_t key; /* index into keys */
     enum weir__wire_op op;
-    int64_t cost;      /* TAKE: of each; GIVE: tokens to refund */
+    int64_t cost;      /* TAKE: of each; GIVE: tokens to refund; SEEN: the level */
     uint32_t count;    /* TAKE: requests merged, >= 1; else 1 */
     uint32_t admitted; /* out (TAKE) */
     double free;       /* out: what was there right after this entry: retry = (cost - free) / rate */
@@ -225,6 +230,8 @@ struct weir__wire_strict {
     struct weir__wire_target target;
     struct weir__wire_numbers numbers;
     uint64_t nonce;
+    double epoch; /* of the last answer, or 0. LOST: it is another one, nothing was applied; ask again with head.epoch,
+                     and say what was SEEN */
     uint32_t flags;              /* WEIR__WIRE_OUTAGE_LOCAL or 0 */
     struct weir__wire_key *keys; /* distinct */
     uint32_t n_keys;

@@ -31,9 +31,11 @@ struct weir_sync_options {
     uint32_t drain_ms;           /* weir_sync_close reports what is unsent for at most this long; 0: 1,000 */
     uint32_t batch_max;          /* keys a batch, 1 to 512; 0: 256 */
     uint32_t window;             /* full batches in flight, or as many smaller ones as weigh the same, 1 to 256; 0: 2 */
-    uint32_t strict_window_us;   /* wait that long for strict requests to share a script; 0: one turn of the loop */
+    uint32_t strict_window_us;   /* wait that long for strict requests to share a script, rounded up to libuv's whole
+                                    milliseconds; 0: one turn of the loop */
     uint32_t shards;             /* hashes a policy's keys are spread over: the same on every node; 0: 64 */
-    uint32_t fleet_hint;         /* processes, before Redis has told; 0: 1 */
+    uint32_t fleet_hint;         /* processes, before Redis has told (of policies that are only strict it never does);
+                                    0: 1 */
     const char *tls_ca;          /* PEM files, rediss:// only; NULL: the system's */
     const char *tls_cert;
     const char *tls_key;

@@ -149,8 +149,11 @@ enum weir_mode {
     WEIR_STRICT = 2  /* each decision by an atomic script in Redis */
 };
 
+/* What answers, flagged WEIR_DEGRADED, while Redis does not. A strict request that got no answer in time is never sent
+ * again: Redis executed it once or not at all, so it may have been charged there besides. */
 enum weir_on_outage {
-    WEIR_OUTAGE_LOCAL = 0, /* each process enforces its last known share (default) */
+    WEIR_OUTAGE_LOCAL = 0, /* each process enforces its last known share (default); of a policy that no process has in
+                              hybrid mode it is that of weir_sync_options.fleet_hint processes */
     WEIR_OUTAGE_OPEN = 1,  /* admit, uncharged */
     WEIR_OUTAGE_CLOSED = 2 /* deny: answer 503, not 429 */
 };

@@ -4,8 +4,10 @@
 -- Takes, refunds and looks of one policy, each decided here; a denial writes nothing.
 -- KEYS  three a shard: its two generations and its nodes
 -- ARGV  1... fields, distinct, those of the first shard first; of several shards then how many fields and entries each
---       has, packed; the last: numbers, interval timeout nonce clock (0 but in tests) flags, 12 doubles, then entries,
---       in the same order: key (of its shard) op cost count (op 0 take, 1 give, 2 look)
+--       has and its epoch, packed; the last: numbers, interval timeout nonce clock (0 but in tests) flags epoch (of one
+--       shard; 0: not known), 13 doubles, then entries, in the same order: key (of its shard) op cost count (op 0 take,
+--       1 give, 2 look, 3 at most `cost` is left: what the asking node saw before state was lost); or, where each field
+--       has one and all are takes alike: cost count
 -- reply head; a key: T free; an entry: admitted free (what was there after it). Of several shards: for each of them the
 --       length of its reply, packed, and its reply
 raw = clock(raw)
@@ -14,12 +16,24 @@ local flags = unpk('<d', asked, 89)
 -- keys that are left for later.
 local s, fields, values, entries, gathering, o, base, w, wi, later
 
-local function open_unit(u, from, n, m, begin)
+-- Ends with the shard at hand: nothing of it was applied.
+local function refuse(status)
+  if s.save or s.fresh then save(s) end
+  return reply(head(s, status, 0, 0), 16)
+end
+
+-- Opens a shard. Returns its answer where that is all: another format, or another epoch than the asking node knows.
+local function open_unit(u, from, n, m, begin, epoch)
   s = open(KEYS[3 * u - 2], KEYS[3 * u - 1], KEYS[3 * u], asked, raw, '')
-  if s.stop then return end
+  if s.stop then return reply(head(s, s.stop, 0, 0), 16) end
+  if epoch ~= 0 and epoch ~= s.epoch then
+    if s.recover == 0 or s.fresh then lost(s) end -- once an epoch: those who come later find what it gathered
+    return refuse(2)
+  end
   fields, entries, later = {[0] = '!'}, {}, {}
   for i = 1, n do fields[i] = ARGV[from + i - 1] end
   values = read(s, fields, n)
+  if epoch ~= 0 and epoch ~= s.epoch then return refuse(2) end
   gathering, o, base, w, wi = s.now < s.recover, head(s, 0, 0, 0), 16 + 2 * n, {}, 0
   for j = 1, m do
     local i, op, cost, count = j, 0, same, times
@@ -40,7 +54,8 @@ local function decide(i, t, p)
     if op == 0 and cost > 0 then
       a = gathering and 0 or min(a, max(0, floor(min(t, t - p) / cost + 1e-9)))
       if a > 0 then t, changed = t - a * cost, true end
-    elseif op == 1 and cost > 0 then t, changed = min(burst, t + cost), true end
+    elseif op == 1 and cost > 0 then t, changed = min(burst, t + cost), true
+    elseif op == 3 and cost < t then t, changed = cost, true end
     o[base + 2 * j - 1], o[base + 2 * j] = a, min(t, t - p)
   end
   o[15 + 2 * i], o[16 + 2 * i] = t, min(t, t - p)
@@ -50,21 +65,21 @@ end
 -- Writes the shard at hand and answers for it; m: its entries.
 local function finish(m)
   o[16] = s.bad
+  if s.fresh and wi == 0 and not s.save then o[4] = 0 end -- an epoch that is written nowhere
   store(s, w, wi)
   save_if(s, wi > 0)
   return reply(o, base + 2 * m)
 end
 
 local open_units = {}
-first, at = 1, 97
+first, at = 1, 105
 for u = 1, shards do
-  local n, m = #ARGV - 1, (#asked - 96) / 32
+  local n, m, epoch = #ARGV - 1, (#asked - 104) / 32, unpk('<d', asked, 97)
   if same then m = n end
-  if shards > 1 then n, m = unpk('<dd', ARGV[#ARGV - 1], 16 * u - 15) end
+  if shards > 1 then n, m, epoch = unpk('<ddd', ARGV[#ARGV - 1], 24 * u - 23) end
   if not answers[u] then
-    open_unit(u, first, n, m, at)
-    if s.stop then answers[u] = reply(head(s, s.stop, 0, 0), 16)
-    else
+    answers[u] = open_unit(u, first, n, m, at, epoch)
+    if not answers[u] then
       for i = 1, n do
         local value = values[i]
         if value and #value ~= 16 then later[#later + 1] = i

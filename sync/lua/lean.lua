@@ -6,18 +6,23 @@
 -- reply nodes epoch now; an entry: admitted T. The numbers in force are those that were sent, nothing is reserved, no
 --       state is gathered. Of several shards: as decide.lua.
 local shards, asked = #KEYS / 3, ARGV[#ARGV]
+local UNKNOWN = '\0\0\0\0\0\0\0\0' -- an epoch
 local numbers, raw = sub(asked, 1, 56), unpk('<d', asked, 81)
 local answers, complete = nil, true -- by shard, where there are several
-local first, at = 1, 97
+local first, at = 1, 105
 local same, times -- the cost and the count of each entry, where they are all alike
-if #asked == 112 then same, times = unpk('<dd', asked, 97) end
+if #asked == 120 then same, times = unpk('<dd', asked, 105) end
 for u = 1, shards do
-  local n, m, last, name = #ARGV - 1, (#asked - 96) / 32, 0, KEYS[3 * u]
+  local n, m, last, name, epoch = #ARGV - 1, (#asked - 104) / 32, 0, KEYS[3 * u], sub(asked, 97, 104)
   if same then m = n end
-  if shards > 1 then n, m = unpk('<dd', ARGV[#ARGV - 1], 16 * u - 15) end
+  if shards > 1 then
+    n, m = unpk('<dd', ARGV[#ARGV - 1], 24 * u - 23)
+    epoch = sub(ARGV[#ARGV - 1], 24 * u - 7, 24 * u)
+  end
   last = at + 32 * m
   local text, answer = call('HGET', name, '!'), false
-  if text and m == n and n > 0 and #text == 240 and sub(text, 1, 56) == numbers then
+  if text and m == n and n > 0 and #text == 240 and sub(text, 1, 56) == numbers and
+    (epoch == sub(text, 153, 160) or epoch == UNKNOWN) then
     if raw == 0 then raw = call('TIME'); raw = raw[1] * 1e6 + raw[2] end
     local limit, per, burst, _, high, offset, recover, gen, flip, changed, base, since, refresh, cur, prv =
       unpk('<ddddddddddddddd', text, 25)

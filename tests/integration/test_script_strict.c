@@ -327,6 +327,71 @@ START_TEST(modes_share_one_state)
 }
 END_TEST
 
+static struct weir__wire_strict_entry entries_of_loss[2];
+
+/* A take of 4, or of 3 after what was seen; returns the status. */
+static enum weir__wire_status ask_with(double epoch, int seen, int64_t cost)
+{
+    static uint64_t nonce;
+    struct weir__wire_key key = {.key = "k", .key_len = 1};
+    struct weir__wire_strict_entry *entries = entries_of_loss;
+    struct weir__wire_strict batch = {.target = target,
+                                      .numbers = numbers,
+                                      .nonce = ++nonce,
+                                      .epoch = epoch,
+                                      .keys = &key,
+                                      .n_keys = 1,
+                                      .entries = seen >= 0 ? entries : entries + 1,
+                                      .n_entries = seen >= 0 ? 2 : 1,
+                                      .test_now = now};
+    entries[0] = (struct weir__wire_strict_entry){.op = WEIR__WIRE_SEEN, .cost = seen, .count = 1};
+    entries[1] = (struct weir__wire_strict_entry){.op = WEIR__WIRE_TAKE, .cost = cost, .count = 1};
+    ck_assert_int_eq(script_client_strict(&client, &batch, &head), 0);
+    return head.status;
+}
+
+/* A node that asks with the epoch that it knows: Redis came back empty, applies nothing, and hears what was left. */
+START_TEST(a_loss_is_noticed)
+{
+    double epoch;
+    ck_assert_int_eq(ask_with(0, -1, 14), WEIR__WIRE_APPLIED);
+    epoch = head.epoch;
+    ck_assert_double_ne(epoch, 0);
+    ck_assert_int_eq(ask_with(epoch, -1, 1), WEIR__WIRE_APPLIED); /* 2 are left */
+    for (const char *which = "abn"; *which != 0; which++) {
+        drop(*which);
+    }
+    ck_assert_int_eq(ask_with(epoch, -1, 2), WEIR__WIRE_LOST);
+    ck_assert_double_ne(head.epoch, epoch);
+    ck_assert_double_gt(head.recovering, 0);
+    epoch = head.epoch;
+    ck_assert_int_eq(ask_with(epoch, 2, 1), WEIR__WIRE_APPLIED);
+    ck_assert_double_eq(head.epoch, epoch);
+    ck_assert_uint_eq(entries_of_loss[1].admitted, 0); /* others may have seen less */
+    now += 0.5;
+    ck_assert_int_eq(ask_with(epoch, -1, 3), WEIR__WIRE_APPLIED);
+    ck_assert_uint_eq(entries_of_loss[1].admitted, 0);
+    ck_assert_int_eq(ask_with(epoch, 1, 1), WEIR__WIRE_APPLIED); /* another one, later: it saw 1 */
+    ck_assert_uint_eq(entries_of_loss[1].admitted, 1);
+    ck_assert_int_eq(ask_with(epoch, 17, 1), WEIR__WIRE_APPLIED); /* seen more: no news */
+    ck_assert_uint_eq(entries_of_loss[1].admitted, 0);
+    /* who comes late with an old epoch is told, and nothing is gathered a second time */
+    ck_assert_int_eq(ask_with(epoch + 1, -1, 1), WEIR__WIRE_LOST);
+    ck_assert_double_eq(head.recovering, 0);
+    ck_assert_double_eq(head.epoch, epoch);
+}
+END_TEST
+
+/* What was asked of a shard that Redis wrote nothing for has no epoch to be known by. */
+START_TEST(a_look_leaves_no_epoch)
+{
+    ck_assert_uint_eq(take("k", 18), 0);
+    ck_assert_double_eq(head.epoch, 0);
+    ck_assert_uint_eq(take("k", 1), 1);
+    ck_assert_double_ne(head.epoch, 0);
+}
+END_TEST
+
 /* Three shards in one script: of one a node holds a slice, one is as usual, one is another format's. */
 START_TEST(shards_are_answered_each_for_itself)
 {
@@ -591,6 +656,8 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, slices_are_respected);
     tcase_add_test(tcase, a_dead_slice_does_not_lock_a_key);
     tcase_add_test(tcase, modes_share_one_state);
+    tcase_add_test(tcase, a_loss_is_noticed);
+    tcase_add_test(tcase, a_look_leaves_no_epoch);
     tcase_add_test(tcase, shards_are_answered_each_for_itself);
     tcase_add_test(tcase, nothing_is_taken_while_state_is_gathered);
     tcase_add_test(tcase, all_are_charged_or_none);

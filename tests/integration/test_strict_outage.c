@@ -3,6 +3,7 @@
  * Strict policies whose Redis goes, and comes back with its memory or without: nobody gets a bucket twice.
  */
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +116,82 @@ START_TEST(what_was_left_grows)
 }
 END_TEST
 
+/* ---- a Redis without its memory ---------------------------------------------------------------------------------- */
+
+/* How many takes are allowed, by both in turn, for longer than state is gathered. */
+static int allowed_in_a_while(struct node *one, struct node *other, const char *key)
+{
+    struct weir_result result;
+    int allowed = 0;
+
+    for (int i = 0; i < 200; i++) {
+        struct node *node = i % 2 ? other : one;
+        int status = node_take(node, key, &result);
+
+        ck_assert_int_ge(status, 0);
+        ck_assert_uint_eq(result.flags, 0);
+        allowed += status == WEIR_ALLOW;
+        node_pause(10);
+    }
+    return allowed;
+}
+
+/* Emptied behind our backs, while the connection stays: as eviction or FLUSHALL do. */
+START_TEST(an_emptied_redis_gives_nothing_twice)
+{
+    static struct node b;
+
+    start(&a, 100, NODE_DAY, 1);
+    start(&b, 100, NODE_DAY, 1);
+    ck_assert_int_eq(weir_take(a.w, a.id, "k", 1, 60, NULL), WEIR_ALLOW);
+    ck_assert_int_eq(weir_take(b.w, b.id, "k", 1, 37, NULL), WEIR_ALLOW);
+    ck_assert_int_eq(weir_take(b.w, b.id, "untouched", 9, 50, NULL), WEIR_ALLOW);
+    ck_assert_str_eq(redis_server_do(server, "FLUSHALL", NULL), "OK");
+    ck_assert_int_eq(allowed_in_a_while(&a, &b, "k"), 3);
+    ck_assert_int_eq(weir_take(a.w, a.id, "k", 1, 1, NULL), WEIR_DENY);
+    /* of another shard; what b saw of it counts though it comes late */
+    node_until(weir_take(b.w, b.id, "untouched", 9, 51, NULL) == WEIR_DENY);
+    node_until(weir_take(b.w, b.id, "untouched", 9, 50, NULL) == WEIR_ALLOW);
+    ck_assert_int_eq(weir_take(b.w, b.id, "untouched", 9, 1, NULL), WEIR_DENY);
+    node_close(&a);
+    node_close(&b);
+}
+END_TEST
+
+/* Requests that meet, of many keys and shards: each is answered once, and as the bucket says. */
+START_TEST(merged_requests_survive_a_loss)
+{
+    enum { KEYS = 60 };
+    struct weir_request requests[KEYS];
+    char keys[KEYS][8];
+    int allowed = 0;
+
+    start(&a, 2, NODE_DAY, 1);
+    memset(requests, 0, sizeof requests);
+    for (int i = 0; i < KEYS; i++) {
+        requests[i].policy = a.id;
+        requests[i].key = keys[i];
+        requests[i].key_len = (size_t)snprintf(keys[i], sizeof keys[i], "%d", i);
+        requests[i].cost = 1 + i % 2;
+    }
+    ck_assert_int_eq(weir_take_many(a.w, requests, KEYS, 0), 0);
+    ck_assert_str_eq(redis_server_do(server, "FLUSHALL", NULL), "OK");
+    for (int round = 0; round < 80; round++) {
+        for (int i = 0; i < KEYS; i++)
+            requests[i].cost = 1;
+        ck_assert_int_eq(weir_take_many(a.w, requests, KEYS, 0), 0);
+        for (int i = 0; i < KEYS; i++) {
+            ck_assert_int_ge(requests[i].status, 0);
+            allowed += requests[i].status == WEIR_ALLOW;
+        }
+        node_pause(20);
+    }
+    ck_assert_int_eq(allowed, KEYS / 2);
+    ck_assert_uint_eq(node_stats(&a).degraded, 0);
+    node_close(&a);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("strict_outage");
@@ -126,6 +203,8 @@ int main(void)
     tcase_add_test(tcase, an_outage_goes_on_from_what_was_left);
     tcase_add_test(tcase, a_share_of_what_was_left);
     tcase_add_test(tcase, what_was_left_grows);
+    tcase_add_test(tcase, an_emptied_redis_gives_nothing_twice);
+    tcase_add_test(tcase, merged_requests_survive_a_loss);
     suite_add_tcase(suite, tcase);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

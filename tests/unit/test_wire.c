@@ -381,6 +381,7 @@ START_TEST(strict_and_other_commands)
     struct weir__wire_strict batch = {.target = some_target(),
                                       .numbers = some_numbers(),
                                       .nonce = 99,
+                                      .epoch = 7,
                                       .keys = keys,
                                       .n_keys = 2,
                                       .entries = entries,
@@ -393,8 +394,8 @@ START_TEST(strict_and_other_commands)
     ck_assert_int_eq(c.words, 9);
     EXPECT_TEXT(&c, 6, "kx");
     EXPECT_TEXT(&c, 7, "kyy");
-    EXPECT_DOUBLES(&c, 8, WEIR__WIRE_FORMAT, 64, 3, 1000, 1e9, 500, 50, 200000, 50000, 99, 1234500000, 2, 2, 0, 3, 4, 1,
-                   1, 5, 1);
+    EXPECT_DOUBLES(&c, 8, WEIR__WIRE_FORMAT, 64, 3, 1000, 1e9, 500, 50, 200000, 50000, 99, 1234500000, 2, 7, 2, 0, 3, 4,
+                   1, 1, 5, 1);
 
     weir__wire_buf_clear(&out);
     ck_assert_int_eq(weir__wire_forget_encode(&out, &batch.target, keys, 2, sha), 0);
