@@ -35,19 +35,23 @@ extern "C" {
 #endif
 extern WEIR_API WEIR_THREAD_ size_t weir_stripe_;
 
+/* The library has other names for the same memory: neither compiler may think that they are apart, whole program
+ * optimization or not. */
+#define WEIR_SHARED_ __attribute__((may_alias))
+
 /* A bucket: what was ever spent, bit 0: locked; what was ever forfeited, bit 0: a choice; 2^-k tokens both. */
-struct weir_bucket_ {
+struct WEIR_SHARED_ weir_bucket_ {
     uint64_t x, f, other[4], touched, leased;
 };
 
 /* Of the limiter; all 0 in a child after fork, where a sync had started. */
-struct weir_gate_ {
+struct WEIR_SHARED_ weir_gate_ {
     uint64_t stripes; /* bytes of counters that threads own */
     uint64_t changes; /* by weir_policy_set: even; odd while one is at work */
 };
 
 /* What one thread may spend without asking, from `leases` as its counters from `counts`. */
-struct weir_lease_ {
+struct WEIR_SHARED_ weir_lease_ {
     uint64_t tokens;
     uint64_t changes; /* when it was filled */
     uint64_t other[6];
@@ -79,10 +83,16 @@ struct weir_quick_ {
 __extension__ typedef unsigned __int128 weir_u128_;
 
 /* In memory that this thread alone writes one instruction is quicker than two. */
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && defined(__GCC_ASM_FLAG_OUTPUTS__) && !defined(__SANITIZE_THREAD__)
 #define WEIR_RMW_ 1
 #else
 #define WEIR_RMW_ 0
+#endif
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer) /* it can't see through assembly */
+#undef WEIR_RMW_
+#define WEIR_RMW_ 0
+#endif
 #endif
 
 /* One more verdict. */
