@@ -118,12 +118,12 @@ START_TEST(a_wait_that_is_told_is_enough)
 
     start(&a, &policy);
     for (int i = 0; i < 5; i++) {
-        ck_assert_int_eq(node_take(&a, "k", &result), WEIR_ALLOW);
-        if (node_take(&a, "k", &result) == WEIR_ALLOW)
-            continue; /* this machine slept for 50 ms */
+        while (node_take(&a, "k", &result) == WEIR_ALLOW)
+            ; /* more than one: this machine slept for 50 ms */
         ck_assert_uint_gt(result.retry_after_ns, 0);
         ck_assert_uint_le(result.retry_after_ns, 50 * NODE_MS + 2000);
         usleep((useconds_t)(result.retry_after_ns / 1000 + 1));
+        ck_assert_int_eq(node_take(&a, "k", &result), WEIR_ALLOW);
     }
     node_close(&a);
 }
