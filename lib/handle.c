@@ -22,7 +22,6 @@ _Static_assert(offsetof(struct weir_bucket_, touched) == offsetof(struct weir__h
                "the same");
 _Static_assert(offsetof(struct weir__gate, changes) == offsetof(struct weir_gate_, changes), "the same");
 _Static_assert(sizeof(struct weir__lease) * WEIR_LEASE_STEP_ == WEIR__STRIPE_BYTES, "one lease a stripe");
-_Static_assert(WEIR_UNDECIDED_ == WEIR__REKEYED, "the same");
 
 /* Values that neither an x nor a gate's `changes` ever has. */
 #define EMPTY_NS 1000u /* an empty bucket is noted for so long at least */

@@ -9,7 +9,8 @@
  *
  * A lease holds at most a quarter of what was left, 100 us of refill and 1/64 of the burst; all leases of a bucket at
  * most 1/16. So limits below some 160,000 a second and bursts below 1,024 are never leased, and what a thread that
- * has gone elsewhere holds back is little. Spending is weir/quick.h's.
+ * has gone elsewhere holds back is little; but a cost of more than 15/16 of the burst may be denied for so long.
+ * Spending is weir/quick.h's.
  *
  * There is one for each stripe of counters (stats.h), of a handle: a thread that owns the stripe owns the lease, and
  * who gets the stripe after it goes on with the lease. Closing the handle gives all of them back.

@@ -60,7 +60,7 @@ struct weir__policy_state {
     _Atomic uint8_t shadow;
     _Atomic uint8_t k;       /* of every entry, but while weir_policy_set changes them one by one */
     _Atomic uint8_t current; /* slot[] of new entries: their k is slot_k[current], which is not always k */
-    _Atomic uint8_t leased;  /* there has been a lease: what a handle learned of the cap must allow for them */
+    _Atomic uint8_t leased;  /* not 0: there may be leases: what a handle learned of the cap must allow for them */
     /* the rest */
     _Alignas(
         64) _Atomic double fall_rate; /* hybrid: the share that a never-synced key falls back to, tokens a second */
