@@ -48,8 +48,8 @@ static uint64_t errors(enum weir__link_kind kind)
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
 
-/* Case 32, 1,000 times: three in flight, the socket readable and writable, the peer goes. In turn: with and without an answer before, with
- * and without the link closed inside the first callback. */
+/* Case 32, 1,000 times: three in flight, the socket readable and writable, the peer goes. In turn: with and without
+ * an answer before, with and without the link closed inside the first callback. */
 START_TEST(peer_goes_with_three_in_flight)
 {
     enum { REPEATS = 250 };

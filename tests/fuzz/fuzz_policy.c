@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Policies as people type them, and what a limiter makes of them; names as they become keys in Redis: one hash tag each,
- * whatever they hold.
+ * Policies as people type them, and what a limiter makes of them; names as they become keys in Redis: one hash tag
+ * each, whatever they hold.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -123,8 +123,8 @@ static void on_squatter(uv_poll_t *handle, int status, int events)
     ck_abort_msg("event %d, status %d for a descriptor that is closed", events, status);
 }
 
-/* Case E11: libuv refuses the descriptor: it believes that it watches that number already. Several numbers are prepared, for
- * other threads open files too. */
+/* Case E11: libuv refuses the descriptor: it believes that it watches that number already. Several numbers are
+ * prepared, for other threads open files too. */
 START_TEST(attach_fails)
 {
     enum { SQUATTERS = 8 };

@@ -193,8 +193,8 @@ static double spend_all(struct node *node, double s)
     return whole;
 }
 
-/* Two nodes that spend all they are given, and Redis' clock makes a step: back, it gives nothing twice and takes nobody's
- * slice; ahead, it is time, as far as anyone can tell, and fills the bucket once at most. */
+/* Two nodes that spend all they are given, and Redis' clock makes a step: back, it gives nothing twice and takes
+ * nobody's slice; ahead, it is time, as far as anyone can tell, and fills the bucket once at most. */
 START_TEST(a_step_of_redis_clock)
 {
     const double steps[] = {1, -1, 20, -20, 3600, -3600};

@@ -26,7 +26,8 @@ int cluster_owner(unsigned slot);
 /* Its id in the cluster; a static buffer. */
 const char *cluster_id(const struct cluster *cluster, int server);
 
-/* The first half of a migration: keys of `slot` are asked for at both from now on. Then its keys go over, `most` of them. */
+/* The first half of a migration: keys of `slot` are asked for at both from now on. Then its keys go over, `most` of
+ * them. */
 void cluster_begin_move(const struct cluster *cluster, unsigned slot, int from, int to);
 void cluster_move_keys(const struct cluster *cluster, unsigned slot, int from, int to, unsigned most);
 

@@ -69,8 +69,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Case E8: a fleet loses its server for 10 s: 6 or 7 tries each, and no wave in one instant. The first wave is the worst, 50 in
- * 100 ms: an even spread puts one into every 2 ms. */
+/* Case E8: a fleet loses its server for 10 s: 6 or 7 tries each, and no wave in one instant. The first wave is the
+ * worst, 50 in 100 ms: an even spread puts one into every 2 ms. */
 START_TEST(a_fleet_comes_back_one_by_one)
 {
     uint64_t first[NODES];

@@ -416,7 +416,8 @@ static void model_fall(struct model *m)
         m->fall_rate = 2;
         m->fall_cap = 20;
     }
-    /* the test's grants always come with a slice: what is left of it as of its end, and the share of what nobody held */
+    /* the test's grants always come with a slice: what is left of it as of its end, and the share of what nobody
+     * held */
     if (m->told)
         m->level = m->ended;
     m->level = (m->told || m->level < 0 ? m->level : 0) + (m->told ? m->unheld : 100) * m->fall_cap / 100;
