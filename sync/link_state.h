@@ -56,7 +56,7 @@ struct weir__link {
     uint64_t armed_for;                /* the timer; UINT64_MAX: not armed */
     uint64_t up_since;
     uint64_t said_at[WEIR__LINK_KINDS]; /* when an error reply of that kind was last logged; 0: never */
-    unsigned handles; /* not closed yet, and requests not called back */
+    unsigned handles;                   /* not closed yet, and requests not called back */
     uint8_t told_up, closing, resolving, was_up, warned_eviction;
     uint8_t asking; /* a Sentinel, where the master is */
     uint8_t offered_login;
