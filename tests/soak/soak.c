@@ -42,6 +42,7 @@ enum phase { WAIT, LOAD, SETTLE, END };
 struct worker {
     _Atomic uint32_t p[P_KEYS], s_certain[S_KEYS], s_doubtful[S_KEYS];
     _Atomic uint64_t q[Q_KEYS];
+    _Atomic double p_first[P_KEYS]; /* when the key's first token was admitted, s; 0: none was */
     _Atomic uint64_t decisions, degraded, errors, settled, asked, answered;
 };
 
@@ -143,7 +144,9 @@ static void load_a_little(struct me *me, unsigned turn)
     for (int i = 0; i < 2; i++) {
         unsigned k = draw(me, P_KEYS);
         if (weir_take(me->w, me->p, key, (size_t)name_of(key, 'p', k), 1, &result) == WEIR_ALLOW) {
-            atomic_fetch_add_explicit(&me->counts->p[k], 1, memory_order_relaxed);
+            if (atomic_fetch_add_explicit(&me->counts->p[k], 1, memory_order_relaxed) == 0) {
+                atomic_store_explicit(&me->counts->p_first[k], seconds(), memory_order_relaxed);
+            }
         }
         add(&me->counts->degraded, (result.flags & WEIR_DEGRADED) != 0);
     }
@@ -407,23 +410,29 @@ static double charged(struct script_client *client, const char *policy, char let
 }
 
 /* Some of the keys in each round, all in the last. */
-static void judge_p(struct script_client *client, double refilled, unsigned keys)
+static void judge_p(struct script_client *client, unsigned keys)
 {
+    const double rate = P_BURST / 18 / 86400.0, slack = 2 * rate + 0.01;
     verdict.lost = verdict.duplicate = verdict.admitted_p = 0;
     verdict.expired = 0;
     for (unsigned k = 0; k < keys; k++) {
         long admitted = 0;
+        double first = INFINITY;
         for (int n = 0; n < WORKERS; n++) {
-            admitted += atomic_load_explicit(&board->workers[n].p[k], memory_order_acquire);
+            long own = atomic_load_explicit(&board->workers[n].p[k], memory_order_acquire);
+            if (own > 0) {
+                first = fmin(first, atomic_load_explicit(&board->workers[n].p_first[k], memory_order_relaxed));
+            }
+            admitted += own;
         }
-        /* Redis refilled something between nothing and `refilled`, which is less than a token. */
-        double least = charged(client, "p", 'p', k, P_BURST, 0), most = least + (least > 0 ? refilled : 0);
-        double over = least - (double)admitted, whole = ceil(over - 0.01);
-        long missing = (long)ceil((double)admitted - most - 0.01);
-        verdict.lost += missing > 0 ? missing : 0;
-        if (over > 0.01 && whole - over <= refilled + 0.01) {
-            verdict.duplicate += (long)whole; /* tokens come whole */
-        } else if (over > 0.01) {
+        /* It was full until its first token went, and has been refilled ever since. */
+        double over =
+            charged(client, "p", 'p', k, P_BURST, admitted ? rate * (seconds() - first) : 0) - (double)admitted;
+        if (over < -slack) {
+            verdict.lost += (long)ceil(-over - slack);
+        } else if (over > slack && fabs(over - round(over)) <= slack) {
+            verdict.duplicate += (long)round(over); /* tokens come whole */
+        } else if (over > slack) {
             verdict.expired += over; /* what a slice reserves does not */
         }
         verdict.admitted_p += admitted;
@@ -524,8 +533,8 @@ static int judge(int round, double began, int last)
     }
     look_at_workers(round);
     script_client_open(&client, server);
-    refilled = (seconds() + 30 - began) * P_BURST / 18 / 86400; /* by the time that the last one is looked at */
-    judge_p(&client, refilled, last ? P_KEYS : P_LOOK);
+    refilled = (seconds() + 10 - began) * S_BURST / 18 / 86400; /* by the time that the last one is looked at */
+    judge_p(&client, last ? P_KEYS : P_LOOK);
     judge_s(&client, refilled);
     script_client_close(&client);
     watch_q(began);
