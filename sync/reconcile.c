@@ -194,6 +194,18 @@ void weir__reconcile_settle(struct weir__reconcile *rec, struct weir__out *out)
 
 /* ---- work, a slice a turn ---------------------------------------------------------------------------------------- */
 
+/* 0: the entry is out already, or it holds another key by now. That one's report is its own, and goes back. */
+static int report_of(struct weir__reconcile *rec, const struct weir__kept *kept, uint64_t now,
+                     struct weir__report *report)
+{
+    if (!weir__seam_report(rec->node->w, kept->slot, now, report))
+        return 0;
+    if (report->id == kept->id)
+        return 1;
+    weir__seam_release(rec->node->w, report->slot, report->spent, report->refunded);
+    return 0;
+}
+
 /* Reports the held slices of a policy that have said nothing since course->walk. */
 static size_t walk_held(struct weir__reconcile *rec, weir_policy_id id, uint64_t now, size_t budget)
 {
@@ -205,7 +217,7 @@ static size_t walk_held(struct weir__reconcile *rec, weir_policy_id id, uint64_t
         struct weir__report report;
 
         done++;
-        if (!weir__seam_report(rec->node->w, kept->slot, now, &report) || report.id != kept->id) {
+        if (!report_of(rec, kept, now, &report)) {
             weir__count_add(&rec->node->count.written_off_tokens, kept->carried > 0 ? (uint64_t)kept->carried : 0);
             weir__keys_drop(&rec->keys, kept);
         } else if (!on_report(rec, &report)) {
@@ -230,7 +242,7 @@ static size_t walk_recall(struct weir__reconcile *rec, weir_policy_id id, uint64
 
         if (kept->total_at >= rec->courses[id].lanes[kept->shard].lost_at)
             weir__keys_move(&rec->keys, kept, WEIR__LIST_KNOWN);
-        else if (!weir__seam_report(rec->node->w, kept->slot, now, &report) || report.id != kept->id)
+        else if (!report_of(rec, kept, now, &report))
             weir__keys_drop(&rec->keys, kept);
         else if (!on_report(rec, &report))
             weir__seam_release(rec->node->w, report.slot, report.spent, report.refunded);
@@ -506,7 +518,7 @@ static void send_batch(struct weir__reconcile *rec, struct weir__batch *batch, u
 
     batch->owner = rec;
     if (weir__store_command(node->store, batch->bytes.data, batch->bytes.len, node->timeout_ns, weir__answer_batch,
-                           batch)) {
+                            batch)) {
         weir__reconcile_park(rec, batch, mono + 20 * WEIR__MS);
         return;
     }

@@ -355,6 +355,65 @@ START_TEST(no_descriptor_is_left_to_start)
 }
 END_TEST
 
+/* ---- room -------------------------------------------------------------------------------------------------------- */
+
+static double charged_of(struct script_client *client, const char *key)
+{
+    struct weir__wire_target target = {.prefix = "weir", .policy = "p", .shards = 64};
+    struct weir__wire_seen_slice slices[16];
+    struct weir__wire_seen seen;
+    struct weir__wire_head head;
+    target.shard = weir__wire_shard(key, strlen(key), 64);
+    ck_assert_int_eq(script_client_peek(client, &target, key, 0, &head, &seen, slices, 16), 0);
+    return seen.exists ? 100000 - seen.total : 0;
+}
+
+/* Far more keys than the table holds: they drop each other, some while they hold slices; each token is told all the
+ * same. */
+START_TEST(a_table_that_makes_room_loses_nothing)
+{
+    enum { KEYS = 1500, TAKES = 60000 };
+    static int allowed[KEYS];
+    struct weir_options options = WEIR_OPTIONS_INIT;
+    struct weir_policy policy = slow_policy();
+    struct weir_sync_options sync = WEIR_SYNC_OPTIONS_INIT;
+    struct script_client client;
+    struct weir_stats stats;
+    char key[16];
+    unsigned random = 1;
+    memset(&a, 0, sizeof a);
+    options.max_keys = 1000;
+    ck_assert_int_eq(weir_open(&a.w, &options), 0);
+    ck_assert_int_eq(weir_policy_add(a.w, &policy, &a.id), 0);
+    a.hybrid = 1;
+    sync.interval_ms = 30;
+    node_start(&a, redis_server_uri(server), &sync);
+    for (int i = 0; i < TAKES; i++) {
+        random = random * 1103515245u + 12345u;
+        int k = (int)(random / 65536 % KEYS);
+        snprintf(key, sizeof key, "key %d", k);
+        for (unsigned n = 0; n < 1 + random / 256 % 8; n += 2) {
+            allowed[k] += node_take(&a, key, NULL) == WEIR_ALLOW;
+        }
+        if (i % 10 == 0) {
+            usleep(500);
+        }
+    }
+    settle(&a);
+    stats = node_stats(&a);
+    ck_assert_uint_gt(stats.evictions, 1000);
+    ck_assert_uint_eq(node_end(&a), 0);
+    script_client_open(&client, server);
+    for (int k = 0; k < KEYS; k++) {
+        snprintf(key, sizeof key, "key %d", k);
+        double charged = charged_of(&client, key);
+        ck_assert_msg(charged > allowed[k] - 2, "%s: %d admitted, %f charged", key, allowed[k], charged);
+    }
+    script_client_close(&client);
+    node_close(&a);
+}
+END_TEST
+
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 
 static struct weir_key *handle;
@@ -546,6 +605,7 @@ static Suite *suite(void)
     tcase_add_test(limits, a_dead_peer_raises_no_signal);
     tcase_add_test(limits, no_descriptor_is_left_to_reconnect);
     tcase_add_test(limits, no_descriptor_is_left_to_start);
+    tcase_add_test(limits, a_table_that_makes_room_loses_nothing);
     suite_add_tcase(s, limits);
     tcase_add_checked_fixture(threads, open_server, close_server);
     tcase_add_test(threads, threads_end_with_leases);
