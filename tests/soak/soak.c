@@ -533,8 +533,8 @@ static int judge(int round, double began, int last)
     }
     look_at_workers(round);
     script_client_open(&client, server);
-    refilled = (seconds() + 10 - began) * S_BURST / 18 / 86400; /* by the time that the last one is looked at */
     judge_p(&client, last ? P_KEYS : P_LOOK);
+    refilled = (seconds() + 5 - began) * S_BURST / 18 / 86400; /* by the time that the last one is looked at */
     judge_s(&client, refilled);
     script_client_close(&client);
     watch_q(began);
