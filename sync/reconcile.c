@@ -12,17 +12,9 @@
 
 #define SLICE_OF_WORK 512u /* reports taken in one turn of the loop: well under a millisecond */
 #define OUTS_MAX 32768u    /* reports on their way: more wait in the table */
-#define EAGER_LANES 4096u
-#define PRESENCE_NS (25 * WEIR__SECOND)
-#define IN_USE_NS ((uint64_t)(WEIR__WIRE_LIVE * 1e9))
 #define Q0_NS ((uint64_t)((WEIR__WIRE_LIVE - 10) * 1e9))
 
 /* ---- lanes ------------------------------------------------------------------------------------------------------- */
-
-static int is_hybrid(const struct weir__reconcile *rec, uint32_t id)
-{
-    return rec->node->policies[id]->is.mode == WEIR_HYBRID;
-}
 
 static int is_shared(const struct weir__reconcile *rec, uint32_t id)
 {
@@ -257,6 +249,11 @@ void weir__reconcile_walk(struct weir__reconcile *rec, weir_policy_id id, uint64
     weir__reconcile_busy(rec);
 }
 
+static void tell_pending(struct weir__reconcile *rec, uint64_t tokens)
+{
+    atomic_store_explicit(&rec->node->count.pending_tokens, tokens, memory_order_relaxed);
+}
+
 static void work(struct weir__reconcile *rec)
 {
     uint64_t now = weir_now(rec->node->w);
@@ -273,8 +270,10 @@ static void work(struct weir__reconcile *rec)
     }
     if (rec->collect && budget && !rec->full) {
         done = weir__seam_collect_some(rec->node->w, now, budget, wants_report, on_report, rec);
-        if (done < budget && !rec->full)
+        if (done < budget && !rec->full) {
             rec->collect = 0;
+            tell_pending(rec, rec->keys.out_spent > 0 ? (uint64_t)rec->keys.out_spent : 0);
+        }
     }
     if (rec->full || (budget && !more && !rec->collect))
         uv_idle_stop(&rec->busy);
@@ -301,7 +300,7 @@ static void tell_overdraft(struct weir__reconcile *rec, uint32_t id, uint64_t mo
     struct weir__course *course = &rec->courses[id];
     struct weir__node *node = rec->node;
     const struct weir__slice_terms *terms = &node->policies[id]->terms;
-    double q0 = is_hybrid(rec, id) && !rec->draining && course->lanes ? INFINITY : 0, nodes = node->fleet_hint, rate,
+    double q0 = weir__reconcile_is_hybrid(rec, id) && !rec->draining && course->lanes ? INFINITY : 0, nodes = node->fleet_hint, rate,
            burst;
 
     for (uint32_t i = 0; course->lanes && i < node->shards; i++) {
@@ -351,77 +350,6 @@ void weir__reconcile_alive(struct weir__reconcile *rec, uint64_t now)
 
 /* ---- the timer --------------------------------------------------------------------------------------------------- */
 
-/* Few policies introduce themselves to all their shards at once, so that q0 is there for the first key. */
-static int is_eager(const struct weir__reconcile *rec)
-{
-    uint32_t lanes = 0;
-
-    for (uint32_t id = 0; id < rec->course_count; id++)
-        if (rec->courses[id].lanes && is_hybrid(rec, id))
-            lanes += rec->node->shards;
-    return lanes <= EAGER_LANES;
-}
-
-/* Shards must hear from this node now and then, or it is not counted and its q0 is void; and while what they answer is
- * changing, ever less often: whoever came first was promised more, and others get theirs only once it has told that it
- * heard of less. */
-static int wants_presence(const struct weir__course *course, const struct weir__lane *lane, uint64_t mono, int eager)
-{
-    int in_use = course->used_at && mono - course->used_at < IN_USE_NS;
-
-    if (!lane->answered_at)
-        return eager || in_use;
-    if (lane->settles < PRESENCE_NS)
-        return (eager || in_use) && mono - lane->answered_at > lane->settles;
-    return in_use && mono - lane->answered_at > PRESENCE_NS;
-}
-
-static void keep_present(struct weir__reconcile *rec, uint64_t mono)
-{
-    int eager = is_eager(rec);
-
-    for (uint32_t id = 0; id < rec->course_count && !rec->draining; id++)
-        for (uint32_t i = 0; rec->courses[id].lanes && i < rec->node->shards; i++) {
-            struct weir__lane *lane = &rec->courses[id].lanes[i];
-
-            if (is_hybrid(rec, id) && wants_presence(&rec->courses[id], lane, mono, eager))
-                lane->presence = 1;
-            weir__reconcile_ready(rec, lane);
-        }
-}
-
-static int is_working(const struct weir__reconcile *rec)
-{
-    for (uint32_t id = 0; id < rec->course_count; id++)
-        if (rec->courses[id].walk)
-            return 1;
-    return rec->collect;
-}
-
-/* Where nothing else will be answered soon, somebody is asked: what has no slice is good only while Redis answers. */
-static void look_alive(struct weir__reconcile *rec, uint64_t mono)
-{
-    struct weir__lane *chosen = NULL;
-
-    if (is_working(rec))
-        return;
-    rec->alive_due = 0;
-    if (rec->draining || rec->ready || rec->flying || mono - rec->answered_at < rec->node->interval_ns / 4 * 3)
-        return;
-    for (uint32_t id = 0; id < rec->course_count; id++)
-        for (uint32_t i = 0; rec->courses[id].lanes && is_hybrid(rec, id) && i < rec->node->shards; i++) {
-            struct weir__lane *lane = &rec->courses[id].lanes[i];
-
-            /* the stalest; where some don't answer, the one that answered last: its server is there */
-            if (!lane->batch && (!chosen || (lane->answered_at < chosen->answered_at) == !rec->parked))
-                chosen = lane;
-        }
-    if (!chosen)
-        return;
-    chosen->presence = 1;
-    weir__reconcile_ready(rec, chosen);
-}
-
 /* What Redis said of keys is forgotten once they are full again. */
 static void forget_full(struct weir__reconcile *rec, uint64_t mono)
 {
@@ -451,7 +379,7 @@ static void mark_due(struct weir__reconcile *rec, uint64_t mono)
         interval = (uint64_t)(rec->node->policies[id]->terms.interval * 1e9);
         course->due_at = mono + interval / 2;
         weir__reconcile_walk(rec, id, mono - interval / 4 * 3);
-        if (!is_hybrid(rec, id))
+        if (!weir__reconcile_is_hybrid(rec, id))
             continue;
         tell_overdraft(rec, id, mono);
         weir__seam_pace(rec->node->w, id, interval,
@@ -460,7 +388,8 @@ static void mark_due(struct weir__reconcile *rec, uint64_t mono)
     if (mono + rec->tick_ns / 2 >= rec->collect_at) {
         rec->collect_at = mono + rec->node->interval_ns;
         rec->collect |= !rec->draining;
-        atomic_store_explicit(&rec->node->count.pending_tokens, weir__flush_unsent(rec), memory_order_relaxed);
+        if (!rec->up) /* else it is known when all that is dirty has been taken */
+            tell_pending(rec, weir__flush_unsent(rec));
     }
 }
 
@@ -497,7 +426,7 @@ static void on_tick(uv_timer_t *timer)
     }
     mark_due(rec, mono);
     forget_full(rec, mono);
-    keep_present(rec, mono);
+    weir__presence_keep(rec, mono);
     rec->alive_due = 1;
     weir__reconcile_busy(rec);
     arm_tick(rec, 0);
@@ -587,7 +516,7 @@ void weir__reconcile_pump(struct weir__reconcile *rec)
     }
     resend_parked(rec, mono, now);
     if (rec->alive_due)
-        look_alive(rec, mono);
+        weir__presence_ask(rec, mono);
     while (has_room(rec) && (lane = next_ready(rec))) {
         struct weir__batch *batch = weir__batch_build(node, lane, mono, now, sha);
 
@@ -650,7 +579,7 @@ void weir__reconcile_link(struct weir__reconcile *rec, int up)
         weir__reconcile_walk(rec, id, uv_hrtime());
     rec->answered_at = 0; /* somebody must be asked at once */
     rec->alive_due = 1;
-    keep_present(rec, uv_hrtime());
+    weir__presence_keep(rec, uv_hrtime());
     weir__reconcile_busy(rec);
 }
 
@@ -661,7 +590,7 @@ void weir__reconcile_policies(struct weir__reconcile *rec)
     for (uint32_t id = 0; id < rec->node->policy_count; id++) {
         struct weir__course *course = NULL;
 
-        if (is_hybrid(rec, id))
+        if (weir__reconcile_is_hybrid(rec, id))
             course = weir__reconcile_course(rec, id);
         else if (is_shared(rec, id) || id < rec->course_count)
             course = course_of(rec, id);
@@ -676,7 +605,7 @@ void weir__reconcile_policies(struct weir__reconcile *rec)
     rec->fresh_told = 0;
     if (!rec->started || rec->stopped)
         return;
-    keep_present(rec, uv_hrtime());
+    weir__presence_keep(rec, uv_hrtime());
     weir__reconcile_busy(rec);
     arm_tick(rec, 0);
 }
@@ -772,7 +701,7 @@ uint64_t weir__reconcile_stop(struct weir__reconcile *rec)
     }
     weir__count_add(&rec->node->count.written_off_tokens, doubtful);
     unsent = rec->heirs ? 0 : doubtful + weir__seam_unsent(rec->node->w);
-    atomic_store_explicit(&rec->node->count.pending_tokens, 0, memory_order_relaxed);
+    tell_pending(rec, 0);
     weir__flush_abort(rec, WEIR_E_CLOSED, unsent);
     return unsent;
 }

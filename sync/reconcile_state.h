@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The inside of reconciliation, shared by reconcile.c (what is due, what is sent), answer.c (what Redis said) and
- * flush.c (who waits for it). Nobody else includes this.
+ * The inside of reconciliation, shared by reconcile.c (what is due, what is sent), presence.c (who must hear from this
+ * node), answer.c (what Redis said) and flush.c (who waits for it). Nobody else includes this.
  */
 #ifndef WEIR_SYNC_RECONCILE_STATE_H
 #define WEIR_SYNC_RECONCILE_STATE_H
@@ -91,6 +91,19 @@ void weir__reconcile_park(struct weir__reconcile *rec, struct weir__batch *batch
 
 /* A report has come to its end: its key goes to the list where it belongs. */
 void weir__reconcile_settle(struct weir__reconcile *rec, struct weir__out *out);
+
+static inline int weir__reconcile_is_hybrid(const struct weir__reconcile *rec, uint32_t id)
+{
+    return rec->node->policies[id]->is.mode == WEIR_HYBRID;
+}
+
+/* ---- presence.c -------------------------------------------------------------------------------------------------- */
+
+/* Marks the lanes whose shards must hear from this node, and makes ready what waits. mono: machine's clock. */
+void weir__presence_keep(struct weir__reconcile *rec, uint64_t mono);
+
+/* Where nothing else will be answered soon, one shard is asked. */
+void weir__presence_ask(struct weir__reconcile *rec, uint64_t mono);
 
 /* ---- answer.c ---------------------------------------------------------------------------------------------------- */
 
