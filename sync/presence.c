@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Batches without a record: to shards that must hear that this node lives, and to one where nothing else would tell that
- * Redis does. It must not know what is reported, nor what an answer does.
+ * Batches without a record: to shards that must hear that this node lives, and to one where nothing else would tell
+ * that Redis does. It must not know what is reported, nor what an answer does.
  */
 #include "sync/reconcile_state.h"
 

@@ -300,8 +300,8 @@ static void tell_overdraft(struct weir__reconcile *rec, uint32_t id, uint64_t mo
     struct weir__course *course = &rec->courses[id];
     struct weir__node *node = rec->node;
     const struct weir__slice_terms *terms = &node->policies[id]->terms;
-    double q0 = weir__reconcile_is_hybrid(rec, id) && !rec->draining && course->lanes ? INFINITY : 0, nodes = node->fleet_hint, rate,
-           burst;
+    double q0 = weir__reconcile_is_hybrid(rec, id) && !rec->draining && course->lanes ? INFINITY : 0,
+           nodes = node->fleet_hint, rate, burst;
 
     for (uint32_t i = 0; course->lanes && i < node->shards; i++) {
         const struct weir__lane *lane = &course->lanes[i];

@@ -397,8 +397,8 @@ static int take_of_each(struct node nodes[FIFTY], const char *key, int times)
     return allowed;
 }
 
-/* Whoever says of a fleet that it is one gets what the fleet can bear: the first answers tell how many there are. All of
- * them are on one loop, the test's. */
+/* Whoever says of a fleet that it is one gets what the fleet can bear: the first answers tell how many there are. All
+ * of them are on one loop, the test's. */
 START_TEST(fifty_nodes_with_a_hint_of_one)
 {
     static struct node nodes[FIFTY];
