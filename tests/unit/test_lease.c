@@ -20,9 +20,15 @@ static struct weir_key *key; /* pins e */
 static struct weir__lease one, two;
 static uint64_t now;
 
+static bool interfere; /* another take comes first while the next one asks for the time */
+
 static uint64_t read_now(void *arg)
 {
     (void)arg;
+    if (interfere) {
+        interfere = false;
+        ck_assert_int_eq(weir_take_at(w, ask.policy, "key", 3, 1, now, NULL), WEIR_ALLOW);
+    }
     return now;
 }
 
@@ -309,6 +315,32 @@ END_TEST
 
 /* ---- through a handle -------------------------------------------------------------------------------------------- */
 
+/* What a handle has learned before there were leases doesn't hold once another one has the first. */
+START_TEST(a_handle_allows_for_the_leases_of_another)
+{
+    struct weir_key *other;
+    uint64_t n = 0;
+
+    open_with(1000000, 100000);
+    ck_assert_int_eq(weir_key_open(w, ask.policy, "key", 3, &other), 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(weir_key_take(other, 1, now, NULL), WEIR_ALLOW);
+    interfere = true;
+    ck_assert_int_eq(weir_key_take(key, 1, 0, NULL), WEIR_ALLOW);
+    ck_assert_int_eq(weir_key_take(key, 1, now, NULL), WEIR_ALLOW);
+    ck_assert_uint_ge(e->leased, 16);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(weir_key_take(other, 1, now, NULL), WEIR_ALLOW);
+    drain();
+    now += 99999 * 1000; /* one token is missing, or what leases hold */
+    while (weir_key_take(other, 1, now, NULL) == WEIR_ALLOW)
+        n++;
+    ck_assert_uint_le(n, 100000 - e->leased);
+    weir_key_close(other);
+    close_all();
+}
+END_TEST
+
 static _Atomic uint64_t admitted;
 static _Atomic uint64_t leased_takes;
 
@@ -377,6 +409,7 @@ static Suite *suite(void)
     tcase_add_test(t, a_change_of_the_policy_ends_a_lease);
     tcase_add_test(t, a_lease_of_a_larger_burst_leaves_the_smaller);
     tcase_add_test(t, a_forgotten_key_is_full_but_for_leases);
+    tcase_add_test(t, a_handle_allows_for_the_leases_of_another);
     tcase_add_test(t, threads_take_the_burst_exactly);
     suite_add_tcase(s, t);
     return s;
