@@ -202,7 +202,7 @@ static int resend(struct weir__link *link, struct weir__command *command)
  * for the time. */
 static int is_hopeless(enum weir__link_kind kind, const char *error, size_t len)
 {
-    static const char *const signs[] = {"can't run this command", "non deterministic"};
+    static const char *const signs[] = {"can't run this command", "ACL failure", "non deterministic"};
     for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++) {
         size_t n = strlen(signs[i]);
         for (size_t at = 0; at + n <= len; at++) {

@@ -51,7 +51,10 @@ static void check_names(const char *prefix, const char *policy, const char *grou
             return;
         }
         const char *open = memchr(names[i], '{', (size_t)len), *close = memchr(names[i], '}', (size_t)len);
-        must(open && close && open < close);
+        if (!open || !close) {
+            abort();
+        }
+        must(open < close);
         must(!memchr(open + 1, '{', (size_t)(names[i] + len - open - 1)));
         must(!memchr(close + 1, '}', (size_t)(names[i] + len - close - 1)));
         must(weir__wire_slot(names[i], (size_t)len) == weir__wire_slot(names[0], (size_t)len));

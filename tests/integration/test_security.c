@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What docs/security.md promises: keys and names are data, memory has a bound, chosen keys are no weapon, and the rights
- * that it lists are enough, each of them needed.
+ * What docs/security.md promises: keys and names are data, memory has a bound, chosen keys are no weapon, and the
+ * rights that it lists are enough, each of them needed.
  */
 #include <check.h>
 #include <stdatomic.h>
@@ -176,8 +176,8 @@ START_TEST(a_flood_of_new_keys_takes_no_memory)
 }
 END_TEST
 
-/* A million keys that are one to a hash of 31 (h * 31 + c), the one that most tables of strings have used: "Aa" and "BB"
- * are the same to it. A table that could be chosen against would be full for them long before it is. */
+/* A million keys that are one to a hash of 31 (h * 31 + c), the one that most tables of strings have used: "Aa" and
+ * "BB" are the same to it. A table that could be chosen against would be full for them long before it is. */
 START_TEST(a_million_chosen_keys_are_like_any_other)
 {
     enum { BITS = 20 };

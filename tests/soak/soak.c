@@ -4,8 +4,9 @@
  * seconds: weir-soak [--minutes N] [--seed N]. It watches while they run, and ends with 1 as soon as a promise is
  * broken. Owns the faults, the load and the judgement; run by ./run bench soak.
  *
- *   p  65,536 keys, hybrid, closed in an outage: each admitted token is charged once, to the token. So many, that hardly
- *      one is asked for often enough for a slice: what a slice held that expired counts as spent, and is told apart
+ *   p  65,536 keys, hybrid, closed in an outage: each admitted token is charged once, to the token. They are so many
+ *      that hardly one is asked for often enough for a slice: what a slice held that expired counts as spent, and is
+ *      told apart
  *   q  16 hot keys, hybrid, asked for twice of what they allow: never over the bound, second by second
  *   s  256 keys, strict: what Redis admitted is charged; where its answer was lost, at most once more
  */
@@ -386,6 +387,7 @@ static void hurt(void)
 static struct verdict {
     long lost, duplicate, strict_lost, strict_twice, strict_doubt, windows;
     double expired;   /* of p: tokens reserved by slices that expired, which count as spent */
+    double aged;      /* of p: what was told so late that it had been refilled meanwhile */
     double most_over; /* of q: tokens over what any second may admit, of all: the largest; negative: room left */
     long admitted_p, admitted_q, certain_s, degraded, errors;
     uint64_t decisions;
@@ -414,7 +416,7 @@ static void judge_p(struct script_client *client, unsigned keys)
 {
     const double rate = P_BURST / 18 / 86400.0, slack = 2 * rate + 0.01;
     verdict.lost = verdict.duplicate = verdict.admitted_p = 0;
-    verdict.expired = 0;
+    verdict.expired = verdict.aged = 0;
     for (unsigned k = 0; k < keys; k++) {
         long admitted = 0;
         double first = INFINITY;
@@ -428,10 +430,12 @@ static void judge_p(struct script_client *client, unsigned keys)
         /* It was full until its first token went, and has been refilled ever since. */
         double over =
             charged(client, "p", 'p', k, P_BURST, admitted ? rate * (seconds() - first) : 0) - (double)admitted;
-        if (over < -slack) {
-            verdict.lost += (long)ceil(-over - slack);
+        if (over < -0.5) {
+            verdict.lost += lround(-over); /* tokens come whole */
+        } else if (over < -slack) {
+            verdict.aged -= over; /* what refilled while Redis was away is not charged */
         } else if (over > slack && fabs(over - round(over)) <= slack) {
-            verdict.duplicate += (long)round(over); /* tokens come whole */
+            verdict.duplicate += (long)round(over);
         } else if (over > slack) {
             verdict.expired += over; /* what a slice reserves does not */
         }
@@ -580,7 +584,8 @@ static int summarize(double took, int good)
            verdict.strict_lost, verdict.certain_s);
     printf("tokens duplicate  %ld (hybrid); strict: %ld more than answered, for answers that were lost\n",
            verdict.duplicate, verdict.strict_twice);
-    printf("written off       %.1f tokens that slices held when they expired (hybrid)\n", verdict.expired);
+    printf("written off       %.1f tokens that slices held when they expired; refilled before they were told: %.1f\n",
+           verdict.expired, verdict.aged);
     printf("over the bound    %.0f tokens, in %ld windows of %d hot keys (the fullest had %.0f to spare)\n",
            fmax(0, verdict.most_over), verdict.windows, Q_KEYS, -verdict.most_over);
     printf("resident memory   %ld kB after half a minute, %ld kB at the end: %s\n", first, last,

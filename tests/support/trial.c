@@ -14,6 +14,9 @@
 
 enum { LARGE = 100000, SMALL = 200, OVERSHOOT = SMALL / 10 };
 
+/* What a slice held when it expired counts as spent, where its node was not heard in time. */
+enum { EXPIRED = 32 };
+
 /* Tokens that Redis counts as taken of a policy's only key. */
 static double taken_of(const struct trial *trial, const char *policy, double burst)
 {
@@ -91,8 +94,12 @@ void trial_open(struct trial *trial, const struct trial_options *options)
         take_all(trial, i % 10 == 0);
         node_pause(1);
     }
+    for (int i = 0; trial->certain == 0; i++) { /* a busy machine may take its time */
+        ck_assert_int_lt(i, 2000);
+        take_all(trial, 1);
+        node_pause(1);
+    }
     settle(trial);
-    ck_assert_int_gt(trial->certain, 0);
     ck_assert_int_gt(trial->p, 0);
 }
 
@@ -124,15 +131,13 @@ void trial_recover(struct trial *trial, int forgets)
         node_pause(1);
     }
     settle(trial);
-    trial->errors = (long)node_stats(&trial->node).sync_errors;
     ck_assert_msg(trial->q <= SMALL + OVERSHOOT + 1, "%ld let in of %d", trial->q, SMALL);
     taken = taken_of(trial, "p", LARGE);
-    ck_assert_msg(taken <= (double)trial->p + 0.1 && taken >= (double)trial->p - 3, "%ld admitted, %f charged",
+    ck_assert_msg(taken <= (double)trial->p + EXPIRED && taken >= (double)trial->p - 3, "%ld admitted, %f charged",
                   trial->p, taken);
     taken = taken_of(trial, "s", LARGE);
-    ck_assert_msg(taken <= (double)(trial->certain + trial->doubtful + trial->errors) + 0.1,
-                  "%ld + %ld answered, %ld batches in doubt, %f charged", trial->certain, trial->doubtful,
-                  trial->errors, taken);
+    ck_assert_msg(taken <= (double)(trial->certain + 2 * trial->doubtful) + 0.1, "%ld + %ld answered, %f charged",
+                  trial->certain, trial->doubtful, taken);
     ck_assert_msg(forgets || taken >= (double)trial->certain - 3, "%ld admitted, %f charged", trial->certain, taken);
     ck_assert_uint_eq(node_end(&trial->node), 0);
 }

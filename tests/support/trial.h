@@ -5,7 +5,7 @@
  *
  * Three policies, a key each: "p" hybrid and large (nothing may be lost or told twice), "q" hybrid and small (it is
  * empty long before the end: nobody may be let in), "s" strict (what Redis decided is charged; where its answer was
- * lost, the share that answered instead is charged as well, so a lost batch may cost one take twice and admits none
+ * lost, the share that answered instead is charged as well, so such a take may be charged twice, and none is admitted
  * twice).
  */
 #ifndef WEIR_TESTS_TRIAL_H
@@ -23,7 +23,6 @@ struct trial {
     long p, q;              /* admitted */
     long certain, doubtful; /* of strict: admitted by Redis; answered by the outage policy */
     long degraded;          /* takes of p that said so */
-    long errors;            /* batches that went wrong */
 };
 
 struct trial_options {
