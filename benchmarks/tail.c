@@ -168,14 +168,13 @@ static struct weir_stats stats_of(const struct subject *s)
     return stats;
 }
 
-/* Takes from the keys in turn for TRIAL_NS, each when its time has come; what it takes is noted. Not so where another
- * process got the CPU meanwhile (it was not the sync thread, which has the other one), nor, where busy, if that thread
- * did nothing meanwhile. */
+/* Takes from the keys in turn for TRIAL_NS, each when its time has come; what it takes is added to h. Not so where
+ * another process got the CPU meanwhile (it was not the sync thread, which has the other one), nor, where busy, if that
+ * thread did nothing meanwhile. */
 static void trial(struct subject *s, struct histogram *h, int busy)
 {
     double gap = (double)ROUND_NS / KEYS / bench_ns(1); /* ticks */
     uint64_t start = bench_ticks(), takes = TRIAL_NS / (ROUND_NS / KEYS), ticks[PART];
-    memset(h, 0, sizeof *h);
     for (uint64_t first = 0; first < takes; first += PART) {
         uint64_t ran = sync_cpu_ns(s);
         long preempted = bench_preemptions();
@@ -203,46 +202,51 @@ static void trial(struct subject *s, struct histogram *h, int busy)
 static void measure(const struct bench_options *options, struct subject *busy, struct subject *idle,
                     struct bench_row *row)
 {
-    enum { ROUNDS_MAX = 15 };
-    const uint64_t enough = 2500; /* takes of a trial: one with fewer is left out, the machine was too busy */
+    enum { ROUNDS_MAX = 15, TRIALS_MAX = 25, ENOUGH = 2500 /* takes: a round has as many trials as that needs */ };
     double ratios[ROUNDS_MAX], busy_ns[ROUNDS_MAX], idle_ns[ROUNDS_MAX], busy_p50[ROUNDS_MAX];
-    static struct histogram h;
-    size_t rounds = options->quick ? 3 : ROUNDS_MAX, good = 0;
-    uint64_t reports = 0, degraded, noted, all_noted = 0;
-    trial(idle, &h, 0);
-    trial(busy, &h, 1);
-    for (size_t r = 0; r < rounds; r++) {
-        trial(idle, &h, 0);
-        idle_ns[good] = quantile_ns(&h, 0.999);
-        noted = h.total;
+    static struct histogram busy_takes, idle_takes;
+    size_t rounds = options->quick ? 3 : ROUNDS_MAX, trials = 0, good = 0;
+    uint64_t reports = 0, degraded = stats_of(busy).degraded + stats_of(idle).degraded, counted = 0;
+    trial(idle, &idle_takes, 0);
+    trial(busy, &busy_takes, 1);
+    memset(&idle_takes, 0, sizeof idle_takes);
+    memset(&busy_takes, 0, sizeof busy_takes);
+    for (; good < rounds && trials < TRIALS_MAX; trials++) {
+        trial(idle, &idle_takes, 0);
         uint64_t before = stats_of(busy).reports;
-        trial(busy, &h, 1);
-        all_noted += h.total;
+        trial(busy, &busy_takes, 1);
         reports += stats_of(busy).reports - before;
-        busy_ns[good] = quantile_ns(&h, 0.999);
-        busy_p50[good] = quantile_ns(&h, 0.5);
+        if (idle_takes.total < ENOUGH || busy_takes.total < ENOUGH) {
+            continue;
+        }
+        idle_ns[good] = quantile_ns(&idle_takes, 0.999);
+        busy_ns[good] = quantile_ns(&busy_takes, 0.999);
+        busy_p50[good] = quantile_ns(&busy_takes, 0.5);
         ratios[good] = busy_ns[good] / idle_ns[good];
-        good += noted > enough && h.total > enough;
+        counted += busy_takes.total;
+        good++;
+        memset(&idle_takes, 0, sizeof idle_takes);
+        memset(&busy_takes, 0, sizeof busy_takes);
     }
-    degraded = stats_of(busy).degraded + stats_of(idle).degraded;
+    degraded = stats_of(busy).degraded + stats_of(idle).degraded - degraded;
     if (degraded == 0 && (busy->allowed != busy->done || idle->allowed != idle->done)) {
         bench_die("tail: %llu of %llu and %llu of %llu allowed", (unsigned long long)busy->allowed,
                   (unsigned long long)busy->done, (unsigned long long)idle->allowed, (unsigned long long)idle->done);
     }
-    if (good <= rounds / 3 || degraded > 0) {
+    if (good < rounds / 3 || degraded > 0) {
         row->skipped = "other processes had the CPUs most of the time";
         return;
     }
-    if (reports < all_noted / 2) {
-        bench_die("tail: %llu reports of %llu takes", (unsigned long long)reports, (unsigned long long)all_noted);
+    if (reports < counted / 2) {
+        bench_die("tail: %llu reports of %llu takes", (unsigned long long)reports, (unsigned long long)counted);
     }
     row->value = bench_quantile(ratios, good, 0.5);
     bench_detail(row, "p999_ns", bench_quantile(busy_ns, good, 0.5));
     bench_detail(row, "idle_p999_ns", bench_quantile(idle_ns, good, 0.5));
     bench_detail(row, "p50_ns", bench_quantile(busy_p50, good, 0.5));
     bench_detail(row, "rounds", (double)good);
-    bench_detail(row, "takes_counted", (double)all_noted);
-    bench_detail(row, "reports_a_second", (double)reports / ((double)rounds * (double)TRIAL_NS / 1e9));
+    bench_detail(row, "takes_counted", (double)counted);
+    bench_detail(row, "reports_a_second", (double)reports / ((double)trials * (double)TRIAL_NS / 1e9));
 }
 
 static void with_redis(const struct bench_options *options, const char *socket, struct bench_row *row)
