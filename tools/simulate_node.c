@@ -348,7 +348,7 @@ static void tick(struct simulate_node *n)
 
     report_due(n, tick);
     if (!n->answered_at || world->now - n->answered_at > PRESENCE_NS ||
-        (!n->flying && !n->queued && world->now - n->answered_at > world->o->interval_ns / 2))
+        (!n->flying && !n->queued && world->now - n->answered_at > world->o->interval_ns / 4 * 3))
         n->presence = 1;
     simulate_post(world, world->now + (uint64_t)((double)tick * (1 + jitter)), SIMULATE_TICK, n->index, 0, 0);
 }
