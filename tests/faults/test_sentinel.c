@@ -46,7 +46,7 @@ static void open_all(void)
         sentinels[i] = redis_server_open(&(struct redis_server_options){.tcp = 1, .sentinel = lines});
         snprintf(uri + len, sizeof uri - len, "%s127.0.0.1:%d", i ? "," : "", redis_server_port(sentinels[i]));
     }
-    strcat(uri, "/m");
+    memcpy(uri + strlen(uri), "/m", 3);
     for (int i = 0; i < SENTINELS; i++) {
         node_until(starts_with(redis_server_do(sentinels[i], "SENTINEL", "CKQUORUM", "m", NULL), "OK 3"));
         node_until(strstr(redis_server_do(sentinels[i], "SENTINEL", "MASTER", "m", NULL), "num-slaves\n1"));

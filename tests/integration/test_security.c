@@ -36,7 +36,7 @@ static void settle(struct node *node)
 
 #define KEY(text)                                                                                                      \
     {                                                                                                                  \
-        text, sizeof text - 1                                                                                          \
+        (text), sizeof(text) - 1                                                                                       \
     }
 
 static const struct {

@@ -414,7 +414,8 @@ static double charged(struct script_client *client, const char *policy, char let
 /* Some of the keys in each round, all in the last. */
 static void judge_p(struct script_client *client, unsigned keys)
 {
-    const double rate = P_BURST / 18 / 86400.0, slack = 2 * rate + 0.01;
+    const int a_day = P_BURST / 18; /* the policy's limit */
+    const double rate = a_day / 86400.0, slack = 2 * rate + 0.01;
     verdict.lost = verdict.duplicate = verdict.admitted_p = 0;
     verdict.expired = verdict.aged = 0;
     for (unsigned k = 0; k < keys; k++) {

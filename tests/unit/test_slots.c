@@ -193,7 +193,7 @@ START_TEST(what_is_no_range_is_refused)
 }
 END_TEST
 
-#define COUNT(array) (int)(sizeof array / sizeof array[0])
+#define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
 int main(void)
 {

@@ -99,7 +99,9 @@ START_TEST(parses_many_hosts)
         seed = uri;
         memcpy(seed.host, uri.seeds[i].host, sizeof seed.host);
         seed.port = uri.seeds[i].port;
-        strcat(text, i > 0 ? " " : "");
+        if (i > 0) {
+            memcpy(text + strlen(text), " ", 2);
+        }
         weir__uri_print(&seed, text + strlen(text), sizeof text - strlen(text));
     }
     ck_assert_str_eq(text, many[_i].print);
