@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One slot a key, whoever comes last has it. A level is a float, a time 64ths of a second, which come round after two
+ * Sets of four slots, a cache line each; who finds no room takes that of the one noted longest ago. A level is a float, a time 64ths of a second, which come round after two
  * years.
  */
 #include "sync/seen.h"
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define SLOTS 8192u
+#define WAYS 4u
 #define TICK_NS (WEIR__SECOND / 64)
 
 struct slot {
@@ -37,15 +38,48 @@ static uint64_t tag_of(weir_policy_id id, uint64_t hash)
     return tag ? tag : 1;
 }
 
-static struct slot *slot_of(struct weir__seen *seen, uint64_t tag)
+static struct slot *set_of(struct weir__seen *seen, uint64_t tag)
 {
-    return &seen->slots[tag >> 32 & (SLOTS - 1)];
+    return &seen->slots[(tag >> 32 & (SLOTS / WAYS - 1)) * WAYS];
+}
+
+/* NULL: not there. */
+static struct slot *find(struct weir__seen *seen, uint64_t tag)
+{
+    struct slot *set = set_of(seen, tag);
+
+    for (unsigned i = 0; i < WAYS; i++)
+        if (atomic_load_explicit(&set[i].tag, memory_order_acquire) == tag)
+            return &set[i];
+    return NULL;
+}
+
+static uint32_t ticks_since(const struct slot *slot, uint64_t mono)
+{
+    return (uint32_t)(mono / TICK_NS) - (uint32_t)atomic_load_explicit(&slot->value, memory_order_relaxed);
+}
+
+/* The key's slot, an empty one, or that of the one noted longest ago. */
+static struct slot *room_for(struct weir__seen *seen, uint64_t tag, uint64_t mono)
+{
+    struct slot *set = set_of(seen, tag), *found = find(seen, tag);
+
+    for (unsigned i = 0; i < WAYS && !found; i++)
+        if (!atomic_load_explicit(&set[i].tag, memory_order_relaxed))
+            found = &set[i];
+    if (found)
+        return found;
+    found = set;
+    for (unsigned i = 1; i < WAYS; i++)
+        if (ticks_since(&set[i], mono) > ticks_since(found, mono))
+            found = &set[i];
+    return found;
 }
 
 void weir__seen_note(struct weir__seen *seen, weir_policy_id id, uint64_t hash, double level, uint64_t mono)
 {
     uint64_t tag = tag_of(id, hash);
-    struct slot *slot = slot_of(seen, tag);
+    struct slot *slot = room_for(seen, tag, mono);
     float rounded = (float)level;
     uint32_t bits;
 
@@ -59,9 +93,9 @@ void weir__seen_note(struct weir__seen *seen, weir_policy_id id, uint64_t hash, 
 void weir__seen_forget(struct weir__seen *seen, weir_policy_id id, uint64_t hash)
 {
     uint64_t tag = tag_of(id, hash);
-    struct slot *slot = slot_of(seen, tag);
+    struct slot *slot = find(seen, tag);
 
-    if (atomic_load_explicit(&slot->tag, memory_order_relaxed) == tag)
+    if (slot)
         atomic_store_explicit(&slot->tag, 0, memory_order_relaxed);
 }
 
@@ -69,12 +103,12 @@ double weir__seen_level(struct weir__seen *seen, weir_policy_id id, uint64_t has
                         const struct weir__seam_policy *policy, uint64_t mono, uint64_t before)
 {
     uint64_t tag = tag_of(id, hash), value;
-    struct slot *slot = slot_of(seen, tag);
+    struct slot *slot = find(seen, tag);
     uint32_t bits, ticks;
     double level;
     float then;
 
-    if (atomic_load_explicit(&slot->tag, memory_order_acquire) != tag)
+    if (!slot)
         return -1;
     /* acquire: the second look at the tag comes after it */
     value = atomic_load_explicit(&slot->value, memory_order_acquire);

@@ -487,11 +487,13 @@ int weir__wire_strict_encode_all(struct weir__wire_buf *out, const struct weir__
     size_t start = out->len, keys = 0, entries = 0;
     double numbers[13];
     int rc = 0;
+    if (n == 0 || n > WEIR__WIRE_SHARDS)
+        return WEIR_E_RANGE;
     for (uint32_t u = 0; u < n; u++) {
         keys += shards[u].n_keys;
         entries += shards[u].n_entries;
     }
-    if (n == 0 || n > WEIR__WIRE_SHARDS || keys > WEIR__WIRE_RECORDS || entries > WEIR__WIRE_WAITS)
+    if (keys > WEIR__WIRE_RECORDS || entries > WEIR__WIRE_WAITS)
         return WEIR_E_RANGE;
     put_evalsha(out, sha, 3 * (size_t)n, keys + (n > 1) + 1);
     for (uint32_t u = 0; u < n && rc == 0; u++)
