@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sets of four slots, a cache line each; who finds no room takes that of the one noted longest ago. A level is a float, a time 64ths of a second, which come round after two
- * years.
+ * Sets of four slots, a cache line each; who finds no room takes that of the one noted longest ago. A level is a float,
+ * a time 64ths of a second, which come round after two years; what is a year old is taken for new.
  */
 #include "sync/seen.h"
 
