@@ -16,6 +16,7 @@ import signal
 import statistics
 import sys
 
+sys.dont_write_bytecode = True # nothing is left in the tree
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "nginx"))
 import server  # noqa: E402  pylint: disable=wrong-import-position
 

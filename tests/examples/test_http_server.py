@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 
+sys.dont_write_bytecode = True # nothing is left in the tree
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "nginx"))
 from server import Redis, folder, until  # noqa: E402  pylint: disable=wrong-import-position
 

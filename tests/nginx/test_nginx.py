@@ -12,8 +12,9 @@ import sys
 import time
 import traceback
 
-import server
-from server import Nginx, Redis, until
+sys.dont_write_bytecode = True # nothing is left in the tree
+import server # noqa: E402  pylint: disable=wrong-import-position
+from server import Nginx, Redis, until # noqa: E402  pylint: disable=wrong-import-position
 
 BUILD = sys.argv[1]
 MODULE = ""
