@@ -365,7 +365,7 @@ static double charged_of(struct script_client *client, const char *key)
     struct weir__wire_head head;
     target.shard = weir__wire_shard(key, strlen(key), 64);
     ck_assert_int_eq(script_client_peek(client, &target, key, 0, &head, &seen, slices, 16), 0);
-    return seen.exists ? 100000 - seen.total : 0;
+    return seen.exists ? 10000 - seen.total : 0;
 }
 
 /* Far more keys than the table holds: they drop each other, some while they hold slices; each token is told all the
@@ -375,7 +375,7 @@ START_TEST(a_table_that_makes_room_loses_nothing)
     enum { KEYS = 1500, TAKES = 60000 };
     static int allowed[KEYS];
     struct weir_options options = WEIR_OPTIONS_INIT;
-    struct weir_policy policy = slow_policy();
+    struct weir_policy policy = node_policy(1000, NODE_DAY, 10000);
     struct weir_sync_options sync = WEIR_SYNC_OPTIONS_INIT;
     struct script_client client;
     struct weir_stats stats;
