@@ -245,7 +245,7 @@ static int both_hold_a_slice(struct node nodes[2])
 
 START_TEST(inspect_shows_slices_by_node)
 {
-    struct weir_policy policy = node_policy(100, NODE_SECOND, 1000);
+    struct weir_policy policy = node_policy(2, NODE_SECOND, 1000);
     struct node nodes[2];
     for (int i = 0; i < 2; i++) {
         node_open(&nodes[i], &policy);
@@ -362,7 +362,7 @@ int main(void)
     tcase_add_test(tcase, inspect_writes_nothing);
     tcase_add_test(tcase, inspect_is_not_fooled_by_another_format);
     suite_add_tcase(suite, tcase);
-    tcase_set_tags(paced, "pace"); /* asks before the bucket has filled up again */
+    tcase_set_tags(paced, "pace"); /* asks twice before a slice has expired */
     tcase_add_checked_fixture(paced, start_redis, end_redis);
     tcase_add_test(paced, inspect_shows_slices_by_node);
     suite_add_tcase(suite, paced);
