@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -622,6 +623,7 @@ static void run_workers(void)
     for (unsigned n = 0; n < WORKERS; n++) {
         pids[n] = fork();
         if (pids[n] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* none outlives the one who watches */
             _exit(work(n));
         }
     }
