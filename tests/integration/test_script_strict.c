@@ -337,13 +337,14 @@ static enum weir__wire_status ask_with(double epoch, int seen, int64_t cost)
     struct weir__wire_strict_entry *entries = entries_of_loss;
     struct weir__wire_strict batch = {.target = target,
                                       .numbers = numbers,
-                                      .nonce = ++nonce,
                                       .epoch = epoch,
                                       .keys = &key,
                                       .n_keys = 1,
                                       .entries = seen >= 0 ? entries : entries + 1,
                                       .n_entries = seen >= 0 ? 2 : 1,
                                       .test_now = now};
+    nonce++;
+    batch.nonce = nonce;
     entries[0] = (struct weir__wire_strict_entry){.op = WEIR__WIRE_SEEN, .cost = seen, .count = 1};
     entries[1] = (struct weir__wire_strict_entry){.op = WEIR__WIRE_TAKE, .cost = cost, .count = 1};
     ck_assert_int_eq(script_client_strict(&client, &batch, &head), 0);
