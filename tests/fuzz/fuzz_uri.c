@@ -42,7 +42,8 @@ static int is_text(const char *text, size_t size)
 
 static void check(const struct weir__uri *uri)
 {
-    char line[600];
+    char line[600], again[600];
+    struct weir__uri other;
     must(is_text(uri->host, sizeof uri->host) && is_text(uri->path, sizeof uri->path));
     must(is_text(uri->user, sizeof uri->user) && is_text(uri->password, sizeof uri->password));
     must(is_text(uri->service, sizeof uri->service));
@@ -54,9 +55,11 @@ static void check(const struct weir__uri *uri)
         must(uri->seeds[i].host[0] && uri->seeds[i].port > 0 && is_text(uri->seeds[i].host, sizeof uri->seeds[i].host));
     }
     must(strlen(weir__uri_print(uri, line, sizeof line)) < sizeof line);
-    if (strlen(uri->password) > 3 && !strstr(uri->host, uri->password) && !strstr(uri->path, uri->password)) {
-        must(!strstr(line, uri->password) || uri->password[0] == ':');
-    }
+    /* what is printed is the same whatever the password is */
+    other = *uri;
+    memset(other.password, 'x', strlen(other.password));
+    must(strcmp(line, weir__uri_print(&other, again, sizeof again)) == 0);
+    weir__uri_wipe(&other);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -218,7 +218,7 @@ def one_worker_reports_for_all(stage):
     nginx.count(1, "/?k=warm")
     until(lambda: stage.inspect("api", "warm")["known"], "Redis knows the policy")
     passed = nginx.count(40, "/?k=a")[200]
-    assert passed >= 20, passed # some may be denied until Redis has told of the key
+    assert passed > 4, passed # more than one a worker; some may be denied until Redis has told of the key
     until(lambda: abs(spent(stage, "a") - passed) < 0.5, f"{passed} are reported")
     found = stage.inspect("api", "a")
     equal(found["nodes"], 1, "processes that Redis knows")
