@@ -115,7 +115,9 @@ static void read_grant(struct reader *in, const struct weir__wire_head *head, in
     grant->fallback = next(in) * WEIR__WIRE_US;
     grant->hold = next(in) / WEIR__WIRE_US;
     grant->rich = next(in) != 0;
-    if (grant->rate < 0 || grant->cap < 0 || grant->fallback < 0 || grant->hold < 0)
+    /* a rate that was finite by the microsecond may not be by the second */
+    if (grant->rate < 0 || grant->cap < 0 || grant->fallback < 0 || grant->hold < 0 || !isfinite(grant->rate) ||
+        !isfinite(grant->fallback))
         in->broken = 1;
 }
 
