@@ -23,8 +23,9 @@ _Static_assert(offsetof(struct weir_bucket_, touched) == offsetof(struct weir__h
 _Static_assert(offsetof(struct weir__gate, changes) == offsetof(struct weir_gate_, changes), "the same");
 _Static_assert(sizeof(struct weir__lease) * WEIR_LEASE_STEP_ == WEIR__STRIPE_BYTES, "one lease a stripe");
 
-/* Values that neither an x nor a gate's `changes` ever has. */
 #define EMPTY_NS 1000u /* an empty bucket is noted for so long at least */
+
+/* Values that neither an x nor a gate's `changes` ever has. */
 #define NO_X 2u
 #define NEVER 1u
 #define BUSY UINT64_MAX
@@ -237,7 +238,7 @@ static int take_ordinary(struct weir_key *key, int64_t cost, uint64_t now)
     int verdict = weir__decide_take(key->ask.p, e, weir__load_acquire(&e->x), NULL, now, cost, NULL);
 
     if (WEIR__LIKELY(verdict != WEIR__REKEYED)) {
-        weir_count_(&key->quick, weir_stripe_, verdict);
+        weir_count_(key->quick.counts, weir_stripe_, verdict);
         if (verdict == WEIR_DENY)
             note_empty(key, now);
     }
@@ -305,9 +306,11 @@ int weir_key_ask_(struct weir_key *key, int64_t cost, uint64_t now_ns, struct we
 static WEIR__NOINLINE int take_at_clock(struct weir_key *key, int64_t cost, uint64_t now)
 {
     struct weir_bucket_ *bucket = __atomic_load_n(&key->quick.bucket, __ATOMIC_ACQUIRE);
+    uint64_t x;
 
-    return weir_take_empty_(&key->quick, bucket, cost, now) == WEIR_DENY ? WEIR_DENY
-                                                                         : weir_key_ask_(key, cost, now, NULL);
+    if (weir_take_empty_(&key->quick, bucket, cost, now, &x) == WEIR_DENY)
+        return WEIR_DENY;
+    return weir_key_ask_(key, cost, now, NULL);
 }
 
 /* Every call here is the last thing done, so that no register need be saved. */

@@ -55,7 +55,7 @@ void weir__stats_count_slow(struct weir *w, weir_policy_id policy, int verdict)
     if (weir_stripe_ == SIZE_MAX)
         weir_stripe_ = take_stripe() * WEIR__STRIPE_BYTES;
     if (weir_stripe_ < w->private_counts)
-        weir__stats_step(&w->counts[policy], weir_stripe_, verdict);
+        weir_count_((char *)&w->counts[policy], weir_stripe_, verdict);
     else
         atomic_fetch_add_explicit(&w->counts[weir_stripe_ / sizeof(struct weir__count) + policy].verdict[verdict], 1,
                                   memory_order_relaxed);

@@ -10,15 +10,7 @@
 
 #include "lib/limiter.h"
 
-/* This thread's stripe is weir_stripe_ (weir/quick.h), given back when the thread ends. */
-
-/* One more verdict of the policy whose count in the first stripe is `first`; the stripe is this thread's own. */
-WEIR__INLINE void weir__stats_step(struct weir__count *first, size_t stripe, int verdict)
-{
-    struct weir__count *own = (struct weir__count *)(void *)((char *)first + stripe);
-
-    weir__store_relaxed(&own->verdict[verdict], weir__load_relaxed(&own->verdict[verdict]) + 1);
-}
+/* This thread's stripe is weir_stripe_, given back when the thread ends; weir_count_ counts there (weir/quick.h). */
 
 /* weir__stats_count for a thread without a stripe of its own. */
 void weir__stats_count_slow(struct weir *w, weir_policy_id policy, int verdict);
@@ -31,7 +23,7 @@ WEIR__INLINE void weir__stats_count(struct weir *w, weir_policy_id policy, int v
     if (WEIR__UNLIKELY(stripe >= w->private_counts))
         weir__stats_count_slow(w, policy, verdict);
     else
-        weir__stats_step(&w->counts[policy], stripe, verdict);
+        weir_count_((char *)&w->counts[policy], stripe, verdict);
 }
 
 /* Verdicts of one policy so far. */

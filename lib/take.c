@@ -267,7 +267,7 @@ WEIR__INLINE int take_quickly(struct weir *w, weir_policy_id policy, const uint6
         return WEIR__REKEYED;
     verdict = weir__decide_quick(&w->policies[policy], e, x, now, cost, timed);
     if (WEIR__LIKELY(verdict != WEIR__REKEYED))
-        weir__stats_step(&w->counts[policy], stripe, verdict);
+        weir_count_((char *)&w->counts[policy], stripe, verdict);
     return verdict;
 }
 

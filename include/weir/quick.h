@@ -95,10 +95,10 @@ __extension__ typedef unsigned __int128 weir_u128_;
 #endif
 #endif
 
-/* One more verdict. */
-WEIR_INLINE_ void weir_count_(struct weir_quick_ *q, size_t stripe, int verdict)
+/* One more verdict; the stripe is this thread's own. counts: of the policy, in the first stripe. */
+WEIR_INLINE_ void weir_count_(char *counts, size_t stripe, int verdict)
 {
-    uint64_t *count = (uint64_t *)(void *)(q->counts + stripe) + verdict;
+    uint64_t *count = (uint64_t *)(void *)(counts + stripe) + verdict;
 
 #if WEIR_RMW_
     __asm__("addq $1, %0" : "+m"(*count) : : "cc");
@@ -138,7 +138,7 @@ WEIR_INLINE_ int weir_take_lease_(struct weir_quick_ *q, char *leases, int64_t c
     if (WEIR_RARE_(cost < 1) || WEIR_RARE_(__atomic_load_n(&q->gate->changes, __ATOMIC_ACQUIRE) != lease->changes) ||
         WEIR_RARE_(!weir_lease_spend_(lease, (uint64_t)cost)))
         return WEIR_UNDECIDED_;
-    weir_count_(q, stripe, 0);
+    weir_count_(q->counts, stripe, 0);
     return 0;
 }
 
@@ -167,21 +167,24 @@ WEIR_INLINE_ int weir_take_bucket_(struct weir_quick_ *q, struct weir_bucket_ *b
         return WEIR_UNDECIDED_;
     if (!again || now != touched)
         __atomic_store_n(&bucket->touched, now, __ATOMIC_RELAXED);
-    weir_count_(q, stripe, 0);
+    weir_count_(q->counts, stripe, 0);
     return 0;
 }
 
-/* What the bucket, whose x was loaded with acquire, is known to be. WEIR_DENY or WEIR_UNDECIDED_. */
-WEIR_INLINE_ int weir_take_empty_(struct weir_quick_ *q, struct weir_bucket_ *bucket, int64_t cost, uint64_t now)
+/* What the bucket is known to be. WEIR_DENY or WEIR_UNDECIDED_. x: out, the bucket's: it is loaded after what was noted
+ * of it. */
+WEIR_INLINE_ int weir_take_empty_(struct weir_quick_ *q, struct weir_bucket_ *bucket, int64_t cost, uint64_t now,
+                                  uint64_t *x)
 {
     uint64_t empty_x = __atomic_load_n(&q->empty_x, __ATOMIC_ACQUIRE);
     uint64_t empty_until = __atomic_load_n(&q->empty_until, __ATOMIC_ACQUIRE);
     size_t stripe = weir_stripe_;
 
-    if (__atomic_load_n(&bucket->x, __ATOMIC_ACQUIRE) != empty_x || now >= empty_until || cost < 1 ||
+    *x = __atomic_load_n(&bucket->x, __ATOMIC_ACQUIRE);
+    if (*x != empty_x || now >= empty_until || cost < 1 ||
         WEIR_RARE_(stripe >= __atomic_load_n(&q->gate->stripes, __ATOMIC_RELAXED)))
         return WEIR_UNDECIDED_;
-    weir_count_(q, stripe, 1);
+    weir_count_(q->counts, stripe, 1);
     return 1;
 }
 
@@ -191,9 +194,8 @@ WEIR_INLINE_ int weir_take_quick_(struct weir_quick_ *q, int64_t cost, uint64_t 
     struct weir_bucket_ *bucket = __atomic_load_n(&q->bucket, __ATOMIC_ACQUIRE);
     uint64_t x;
 
-    if (weir_take_empty_(q, bucket, cost, now) == 1)
+    if (weir_take_empty_(q, bucket, cost, now, &x) == 1)
         return 1;
-    x = __atomic_load_n(&bucket->x, __ATOMIC_ACQUIRE);
     if (WEIR_RARE_(x & 1))
         return weir_take_lease_(q, __atomic_load_n(&q->leases, __ATOMIC_ACQUIRE), cost);
     return weir_take_bucket_(q, bucket, x, cost, now, 1);
