@@ -63,14 +63,7 @@ static unsigned slot_of(const char *key)
 /* Tokens of a key as this server knows them; -1e300: it has none. */
 static double total_at(int server, const char *key)
 {
-    struct weir__wire_target target = target_of(key);
-    struct weir__wire_seen_slice slices[16];
-    struct weir__wire_seen seen;
-    struct script_client client;
-    struct weir__wire_head head;
-    script_client_open(&client, cluster.servers[server]);
-    ck_assert_int_eq(script_client_peek(&client, &target, key, 0, &head, &seen, slices, 16), 0);
-    script_client_close(&client);
+    struct weir__wire_seen seen = script_client_look(cluster.servers[server], "p", key);
     return seen.exists ? seen.total : -1e300;
 }
 

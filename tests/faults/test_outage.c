@@ -37,25 +37,9 @@ static struct weir_policy slow_policy(void)
     return node_policy(100, NODE_DAY, 100);
 }
 
-/* A key of policy "p" as Redis holds it. */
-static struct weir__wire_seen look_at(const char *key)
-{
-    struct weir__wire_target target = {.prefix = "weir", .policy = "p", .shards = 64};
-    struct weir__wire_seen_slice slices[16];
-    struct weir__wire_seen seen;
-    struct script_client client;
-    struct weir__wire_head head;
-
-    target.shard = weir__wire_shard(key, strlen(key), 64);
-    script_client_open(&client, server);
-    ck_assert_int_eq(script_client_peek(&client, &target, key, 0, &head, &seen, slices, 16), 0);
-    script_client_close(&client);
-    return seen;
-}
-
 static double total_of(const char *key)
 {
-    struct weir__wire_seen seen = look_at(key);
+    struct weir__wire_seen seen = script_client_look(server, "p", key);
 
     ck_assert_msg(seen.exists, "Redis knows nothing of %s", key);
     return seen.total;
@@ -108,7 +92,7 @@ START_TEST(what_is_pending_survives_a_cut)
     ck_assert_int_eq(node_wait_many(&a, "k", 10), 10);
     settle(&a);
     ck_assert_double_eq_tol(total_of("k"), 90, 0.1);
-    node_until(_i || look_at("k").n_slices == 0);
+    node_until(_i || script_client_look(server, "p", "k").n_slices == 0);
     cut();
     node_until(is_degraded(&a, "k"));
     ck_assert_int_eq(take_degraded(&a, "k", 30), 30);

@@ -64,15 +64,7 @@ static void close_all(void)
 
 static double total_of(const struct redis_server *server, const char *key)
 {
-    struct weir__wire_target target = {.prefix = "weir", .policy = "p", .shards = 64};
-    struct weir__wire_seen_slice slices[4];
-    struct weir__wire_seen seen;
-    struct script_client client;
-    struct weir__wire_head head;
-    target.shard = weir__wire_shard(key, strlen(key), 64);
-    script_client_open(&client, server);
-    ck_assert_int_eq(script_client_peek(&client, &target, key, 0, &head, &seen, slices, 4), 0);
-    script_client_close(&client);
+    struct weir__wire_seen seen = script_client_look(server, "p", key);
     return seen.exists ? seen.total : -1e300;
 }
 

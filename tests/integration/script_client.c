@@ -123,6 +123,20 @@ int script_client_peek(struct script_client *client, const struct weir__wire_tar
     return weir__wire_peek_decode(client->reply, client->reply_len, head, seen, slices, room);
 }
 
+struct weir__wire_seen script_client_look(const struct redis_server *server, const char *policy, const char *key)
+{
+    struct weir__wire_target target = {.prefix = "weir", .policy = policy, .shards = 64};
+    struct weir__wire_seen seen;
+    struct script_client client;
+    struct weir__wire_head head;
+
+    target.shard = weir__wire_shard(key, strlen(key), 64);
+    script_client_open(&client, server);
+    ck_assert_int_eq(script_client_peek(&client, &target, key, 0, &head, &seen, NULL, 0), 0);
+    script_client_close(&client);
+    return seen;
+}
+
 long long script_client_forget(struct script_client *client, const struct weir__wire_target *target, const char *key)
 {
     struct weir__wire_key one = {.key = key, .key_len = (uint32_t)strlen(key)};

@@ -38,6 +38,10 @@ int script_client_peek(struct script_client *client, const struct weir__wire_tar
                        struct weir__wire_seen_slice *slices, unsigned room);
 long long script_client_forget(struct script_client *client, const struct weir__wire_target *target, const char *key);
 
+/* What the server holds now of a key of a policy with 64 shards under the usual prefix, by a client of its own. Fails
+ * the test where it can't be asked. */
+struct weir__wire_seen script_client_look(const struct redis_server *server, const char *policy, const char *key);
+
 /* The time to live of a shard's key ('a', 'b' or 'n'), ms; -1: none; -2: no such key. */
 long long script_client_pttl(struct script_client *client, const struct weir__wire_target *target, char which);
 

@@ -38,16 +38,8 @@ static void close_server(void)
 /* T of a key of policy "p". */
 static double total_of(const char *key)
 {
-    struct weir__wire_target target = {.prefix = "weir", .policy = "p", .shards = 64};
-    struct weir__wire_seen seen;
-    struct weir__wire_seen_slice slices[16];
-    struct script_client client;
-    struct weir__wire_head head;
+    struct weir__wire_seen seen = script_client_look(server, "p", key);
 
-    target.shard = weir__wire_shard(key, strlen(key), 64);
-    script_client_open(&client, server);
-    ck_assert_int_eq(script_client_peek(&client, &target, key, 0, &head, &seen, slices, 16), 0);
-    script_client_close(&client);
     ck_assert_msg(seen.exists, "Redis knows nothing of %s", key);
     return seen.total;
 }

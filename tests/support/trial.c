@@ -20,15 +20,7 @@ enum { EXPIRED = 32 };
 /* Tokens that Redis counts as taken of a policy's only key. */
 static double taken_of(const struct trial *trial, const char *policy, double burst)
 {
-    struct weir__wire_target target = {.prefix = "weir", .policy = policy, .shards = 64};
-    struct weir__wire_seen_slice slices[4];
-    struct weir__wire_seen seen;
-    struct script_client client;
-    struct weir__wire_head head;
-    target.shard = weir__wire_shard("k", 1, 64);
-    script_client_open(&client, trial->server);
-    ck_assert_int_eq(script_client_peek(&client, &target, "k", 0, &head, &seen, slices, 4), 0);
-    script_client_close(&client);
+    struct weir__wire_seen seen = script_client_look(trial->server, policy, "k");
     return seen.exists ? burst - seen.total : 0;
 }
 
