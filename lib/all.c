@@ -41,10 +41,28 @@ static int check(struct all *all)
     return error;
 }
 
-/* Looks at a member, charging nothing. */
+/* What the first n members ask of the bucket of member i: it may be named more than once. */
+static int64_t asked_of(const struct all *all, size_t i, size_t n)
+{
+    const struct weir__ask *ask = &all->ask[i];
+    int64_t sum = 0;
+
+    for (size_t j = 0; j < n; j++) {
+        const uint64_t *id = all->ask[j].id;
+        int64_t cost = all->requests[j].cost;
+
+        if (id[0] == ask->id[0] && id[1] == ask->id[1] && all->ask[j].policy == ask->policy)
+            sum = cost > INT64_MAX - sum ? INT64_MAX : sum + cost;
+    }
+    return sum;
+}
+
+/* Looks at a member, charging nothing: would it pass after those before it? */
 static void look(struct all *all, size_t i)
 {
-    all->verdict[i] = weir__take_look(&all->ask[i], all->now, all->requests[i].cost, &all->result[i]);
+    int64_t cost = all->requests[i].cost > 0 ? asked_of(all, i, i + 1) : 0;
+
+    all->verdict[i] = weir__take_look(&all->ask[i], all->now, cost, &all->result[i]);
 }
 
 static void put_back(struct all *all)
@@ -105,17 +123,28 @@ static int ask_redis(struct all *all, struct weir_result *result)
     return verdict;
 }
 
-/* The one that denied, with the longest wait; or the one that has least left. */
+/* No wait helps where members of one bucket together ask for more than its burst. */
+static void find_hopeless(struct all *all)
+{
+    for (size_t i = 0; i < all->n; i++) {
+        struct weir_result *r = &all->result[i];
+
+        if (all->verdict[i] == WEIR_DENY && r->limit > 0 && (uint64_t)asked_of(all, i, all->n) > r->limit)
+            r->retry_after_ns = WEIR_NEVER;
+    }
+}
+
+/* The one that denied, with the longest wait (a shadow policy's is nobody's); or the one that has least left. */
 static void sum_up(const struct all *all, int verdict, struct weir_result *result)
 {
     uint64_t longest = 0;
     size_t which = all->n;
 
     for (size_t i = 0; i < all->n; i++) {
-        if (all->result[i].retry_after_ns > longest)
-            longest = all->result[i].retry_after_ns;
         if (verdict == WEIR_DENY && all->verdict[i] != WEIR_DENY)
             continue;
+        if (all->result[i].retry_after_ns > longest)
+            longest = all->result[i].retry_after_ns;
         if (which == all->n || (verdict == WEIR_ALLOW && all->result[i].remaining < all->result[which].remaining))
             which = i;
     }
@@ -160,6 +189,8 @@ static int decide(struct all *all, struct weir_result *result)
     }
     if (verdict < 0)
         return verdict;
+    if (verdict == WEIR_DENY)
+        find_hopeless(all);
     sum_up(all, verdict, result);
     if (asked.retry_after_ns > result->retry_after_ns)
         *result = asked;

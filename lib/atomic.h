@@ -28,6 +28,8 @@
 
 #define WEIR__LIKELY(c) __builtin_expect(!!(c), 1)
 #define WEIR__UNLIKELY(c) __builtin_expect(!!(c), 0)
+/* A branch that is nearly always foreseen stays one: v, which it changed, is then not waited for. */
+#define WEIR__BRANCH(v) __asm__("" : "+r"(v))
 #define WEIR__NOINLINE __attribute__((noinline))
 #define WEIR__INLINE static inline __attribute__((always_inline))
 

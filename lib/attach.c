@@ -5,6 +5,7 @@
  */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "lib/dirty.h"
 #include "lib/hybrid.h"
@@ -106,7 +107,7 @@ static void drop_marks(struct weir *w)
     uint32_t list = w->state->urgent_rest;
 
     for (size_t word = 0; word < words; word++)
-        for (uint64_t mask = weir__dirty_grab(w, word); mask; mask &= mask - 1)
+        for (uint64_t mask = weir__dirty_take(w, word, UINT64_MAX); mask; mask &= mask - 1)
             weir__dirty_clear(&w->hot[word * 64 + (unsigned)__builtin_ctzll(mask)]);
     w->state->urgent_rest = 0;
     for (int lists = 0; lists < 2; lists++, list = weir__urgent_drain(w))
@@ -255,4 +256,22 @@ void *weir__seam_alloc(struct weir *w, size_t size)
 void weir__seam_free(struct weir *w, void *memory, size_t size)
 {
     weir__limiter_free(w, memory, size);
+}
+
+static void *take_memory(void *arg, size_t size)
+{
+    (void)arg;
+    return malloc(size);
+}
+
+static void give_memory(void *arg, void *memory, size_t size)
+{
+    (void)arg;
+    (void)size;
+    free(memory);
+}
+
+struct weir_allocator weir__seam_allocator(const struct weir *w)
+{
+    return w->allocator.alloc ? w->allocator : (struct weir_allocator){.alloc = take_memory, .release = give_memory};
 }

@@ -51,18 +51,15 @@ uint64_t weir__bucket_mult(double tokens_per_second, uint8_t k)
     return mult >= most ? UINT64_C(1) << 63 : (uint64_t)mult;
 }
 
-int64_t weir__bucket_units(double tokens, uint8_t k)
+int64_t weir__bucket_level_late(uint64_t now, uint64_t then, uint64_t mult, uint64_t cap, uint64_t spent)
 {
-    const double most = (double)WEIR__UNITS_MAX;
-    double units = tokens * (double)(UINT64_C(1) << k);
+    int64_t before = (int64_t)(weir__bucket_refill(then, mult) - spent);
+    weir__u128 earned = (weir__u128)(now - then) * mult >> WEIR__SHIFT;
 
-    if (units != units)
-        return 0;
-    if (units >= most)
-        return (int64_t)WEIR__UNITS_MAX;
-    if (units <= -most)
-        return -(int64_t)WEIR__UNITS_MAX;
-    return (int64_t)units & ~INT64_C(3);
+    /* Else another thread has moved `spent` on, and is just about to say when: 64 bits will do. */
+    if (before >= 0 && before <= (int64_t)cap && earned > cap - (uint64_t)before)
+        return (int64_t)(cap + 4);
+    return (int64_t)(weir__bucket_refill(now, mult) - spent);
 }
 
 uint64_t weir__bucket_wait(uint64_t now, uint64_t mult, int64_t need)

@@ -20,6 +20,7 @@
 #define WRONG_PPM 300
 #define WRONG_MAX 3 /* in a row: the counter is given up */
 #define SLEW_PPM 1000
+#define CLOSE_SHIFT 13 /* readings are from one moment if they are closer than 2^-13 of the time since the last */
 
 /* The kernel has compared all CPUs' counters: where it took another source for its own clock than the counter or a
  * hypervisor's page over it, the counter isn't trusted. */
@@ -63,8 +64,9 @@ static bool counter_is_invariant(void)
 }
 
 /* Counter and CLOCK_MONOTONIC at one moment: the closest of a few tries. The counter is read first, so that what
- * follows from the pair is never behind. */
-static void read_both(uint64_t *base, uint64_t *ns)
+ * follows from the pair is never behind. Returns how many steps of the counter they are apart at most: many, where the
+ * thread was stopped in each try, as by a debugger that goes instruction by instruction. */
+static uint64_t read_both(uint64_t *base, uint64_t *ns)
 {
     uint64_t best = UINT64_MAX;
 
@@ -81,6 +83,7 @@ static void read_both(uint64_t *base, uint64_t *ns)
             *ns = now;
         }
     }
+    return best;
 }
 
 static void publish(struct weir__clock *clock, uint64_t base, uint64_t ns, uint64_t mult, uint64_t span)
@@ -134,7 +137,14 @@ static uint64_t steps_of(uint64_t ns, uint64_t mult)
     return (uint64_t)(((weir__u128)ns << 32) / mult);
 }
 
-static void learn(struct weir__clock *clock, uint64_t base, uint64_t ns)
+static void note_seen(struct weir__clock *clock, uint64_t base, uint64_t ns, uint64_t took)
+{
+    clock->seen_base = base;
+    clock->seen_ns = ns;
+    clock->seen_took = took;
+}
+
+static void learn(struct weir__clock *clock, uint64_t base, uint64_t ns, uint64_t took)
 {
     uint64_t mult = slope(base - clock->seen_base, ns - clock->seen_ns);
 
@@ -142,13 +152,12 @@ static void learn(struct weir__clock *clock, uint64_t base, uint64_t ns)
         give_up(clock, 0);
         return;
     }
-    clock->seen_base = base;
-    clock->seen_ns = ns;
+    note_seen(clock, base, ns, took);
     publish(clock, base, ns, mult, steps_of(FIRST_SPAN_NS, mult));
     weir__store_release(&clock->source, WEIR__CLOCK_COUNTER);
 }
 
-void weir__clock_check(struct weir__clock *clock, uint64_t base, uint64_t ns)
+void weir__clock_check(struct weir__clock *clock, uint64_t base, uint64_t ns, uint64_t took)
 {
     uint64_t source = weir__load_relaxed(&clock->source);
     uint64_t old = weir__load_relaxed(&weir__clock_anchor(clock, weir__load_relaxed(&clock->seq))->mult);
@@ -158,15 +167,17 @@ void weir__clock_check(struct weir__clock *clock, uint64_t base, uint64_t ns)
     uint64_t said, span;
     int64_t ahead;
 
+    /* Else a clock is made that runs ahead, by as much as the thread was stopped for. */
+    if (took + clock->seen_took > (base - clock->seen_base) >> CLOSE_SHIFT)
+        return;
     if (source == WEIR__CLOCK_LEARNING)
-        learn(clock, base, ns);
+        learn(clock, base, ns, took);
     if (source != WEIR__CLOCK_COUNTER)
         return;
 
     said = extend(clock, base);
     ahead = (int64_t)(said - (ns + offset));
-    clock->seen_base = base;
-    clock->seen_ns = ns;
+    note_seen(clock, base, ns, took);
     if (mult == 0 || ahead > (int64_t)(WRONG_NS + since / 1000000 * WRONG_PPM)) {
         /* A suspend, which CLOCK_MONOTONIC didn't see, or a counter that can't be used: told apart by repetition. */
         offset += ahead > 0 ? (uint64_t)ahead : 0;
@@ -205,13 +216,13 @@ static bool enter(struct weir__clock *clock)
 
 uint64_t weir__clock_overdue(struct weir__clock *clock)
 {
-    uint64_t base, ns;
+    uint64_t base, ns, took;
 
     if (weir__load_acquire(&clock->source) != WEIR__CLOCK_SYSTEM && enter(clock)) {
         ns = weir__clock_monotonic();
         if (weir__load_relaxed(&clock->source) == WEIR__CLOCK_COUNTER || ns - clock->seen_ns >= LEARN_NS) {
-            read_both(&base, &ns);
-            weir__clock_check(clock, base, ns);
+            took = read_both(&base, &ns);
+            weir__clock_check(clock, base, ns, took);
         }
         weir__store_release(&clock->busy, 0);
     }
@@ -225,6 +236,6 @@ void weir__clock_init(struct weir__clock *clock, int use_counter)
     memset(clock, 0, sizeof *clock);
     if (!use_counter || !counter_is_invariant())
         return;
-    read_both(&clock->seen_base, &clock->seen_ns);
+    clock->seen_took = read_both(&clock->seen_base, &clock->seen_ns);
     weir__store_relaxed(&clock->source, WEIR__CLOCK_LEARNING);
 }

@@ -47,6 +47,7 @@ struct weir__clock {
     uint32_t steps;          /* checks that it passed */
     uint64_t seen_base;      /* counter and CLOCK_MONOTONIC at the last check */
     uint64_t seen_ns;
+    uint64_t seen_took; /* steps of the counter between the two readings */
 };
 
 /* Non-zero use_counter: the CPU's time-stamp counter, where it is invariant and agrees with CLOCK_MONOTONIC. */
@@ -55,9 +56,10 @@ void weir__clock_init(struct weir__clock *clock, int use_counter);
 /* weir__clock_now past an anchor's span: re-anchors, or asks CLOCK_MONOTONIC. */
 uint64_t weir__clock_overdue(struct weir__clock *clock);
 
-/* One step of learning or checking with the counter's and CLOCK_MONOTONIC's readings of one moment: of
- * weir__clock_overdue, apart for tests. The caller holds `busy`. */
-void weir__clock_check(struct weir__clock *clock, uint64_t base, uint64_t ns);
+/* One step of learning or checking with the counter's and CLOCK_MONOTONIC's readings of one moment, give or take `took`
+ * steps of the counter; none, as long as that is too much to learn from. Of weir__clock_overdue, apart for tests. The
+ * caller holds `busy`. */
+void weir__clock_check(struct weir__clock *clock, uint64_t base, uint64_t ns, uint64_t took);
 
 WEIR__INLINE const struct weir__anchor *weir__clock_anchor(const struct weir__clock *clock, uint32_t seq)
 {
@@ -91,10 +93,10 @@ WEIR__INLINE bool weir__clock_glance(const struct weir__clock *clock, uint64_t *
 {
     uint32_t seq = weir__load_acquire(&clock->seq);
     const struct weir__anchor *anchor = weir__clock_anchor(clock, seq);
+    uint64_t gone = weir__clock_counter() - weir__load_acquire(&anchor->base);
     uint64_t span = weir__load_acquire(&anchor->span);
     uint64_t mult = weir__load_acquire(&anchor->mult);
     uint64_t ns = weir__load_acquire(&anchor->ns);
-    uint64_t gone = weir__clock_counter() - weir__load_acquire(&anchor->base);
 
     if (WEIR__UNLIKELY(gone >= span) || WEIR__UNLIKELY(weir__load_relaxed(&clock->seq) != seq))
         return false;

@@ -37,7 +37,7 @@ WEIR__INLINE uint64_t weir__lease_room(uint64_t cap, uint8_t k)
     return (cap >> k) / 16;
 }
 
-/* What is counted beyond that can't be spent: the burst was larger, or a lease is being refused. */
+/* What is counted beyond that can't be spent: the burst was larger. */
 WEIR__INLINE uint64_t weir__lease_clip(const struct weir__hot *e, uint64_t cap, uint8_t k)
 {
     uint64_t leased = weir__load_acquire(&e->leased), room = weir__lease_room(cap, k);
@@ -60,7 +60,7 @@ WEIR__INLINE void weir__decide_read(const struct weir__policy_state *p, struct w
     v->units = (uint64_t)cost > v->cap >> v->k ? v->cap + 1 : (uint64_t)cost << v->k;
     /* Not proved by x, and needn't be: a lease is counted here before it is taken out of the bucket by a CAS of x. */
     v->clip = weir__lease_clip(e, v->cap, v->k);
-    v->level = (int64_t)(weir__bucket_refill(v->now, v->mult) - x - (f & WEIR__UNITS));
+    v->level = weir__bucket_level(v->now, touched, v->mult, v->cap, x + (f & WEIR__UNITS));
 }
 
 /* The usual case of weir__decide_take without a result: a cost below the cap, one try. Lean: no loop, nothing that
@@ -71,7 +71,8 @@ WEIR__INLINE int weir__decide_quick(const struct weir__policy_state *p, struct w
 {
     uint64_t f = weir__load_acquire(&e->f), cap, units;
     const struct weir__params *params = &p->slot[f & WEIR__SLOT];
-    int64_t level = (int64_t)(weir__bucket_refill(now, weir__load_acquire(&params->mult)) - x - (f & WEIR__UNITS));
+    /* Its two lowest bits are noise, of up to 3 units either way; what it is compared with has none. */
+    int64_t level = (int64_t)((uint64_t)((weir__u128)now * weir__load_acquire(&params->mult) >> WEIR__SHIFT) - x - f);
     unsigned k = weir__load_acquire(&e->k);
 
     cap = weir__load_acquire(&params->cap);
@@ -83,7 +84,10 @@ WEIR__INLINE int weir__decide_quick(const struct weir__policy_state *p, struct w
         return WEIR__REKEYED;
     units = (uint64_t)cost << k;
     if (WEIR__UNLIKELY(level < (int64_t)units))
-        return weir__load_acquire(&e->x) == x ? WEIR_DENY : WEIR__REKEYED;
+        return level < (int64_t)units - 3 && now - weir__load_acquire(&e->touched) <= WEIR__HORIZON_NS &&
+                       weir__load_acquire(&e->x) == x
+                   ? WEIR_DENY
+                   : WEIR__REKEYED;
     if (WEIR__UNLIKELY(
             !atomic_compare_exchange_strong_explicit(&e->x, &x, x + units, memory_order_acq_rel, memory_order_relaxed)))
         return WEIR__REKEYED;

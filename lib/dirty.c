@@ -18,12 +18,12 @@ void weir__dirty_list(struct weir *w, struct weir__hot *e)
     atomic_fetch_or_explicit(&w->dirty[slot / 64], UINT64_C(1) << slot % 64, memory_order_release);
 }
 
-uint64_t weir__dirty_grab(struct weir *w, size_t word)
+uint64_t weir__dirty_take(struct weir *w, size_t word, uint64_t mask)
 {
-    if (!weir__load_relaxed(&w->dirty[word]))
+    if (!(weir__load_relaxed(&w->dirty[word]) & mask))
         return 0;
     /* acquire: pairs with the release of weir__dirty_list */
-    return atomic_exchange_explicit(&w->dirty[word], 0, memory_order_acquire);
+    return atomic_fetch_and_explicit(&w->dirty[word], ~mask, memory_order_acquire) & mask;
 }
 
 void weir__dirty_put_back(struct weir *w, size_t word, uint64_t mask)

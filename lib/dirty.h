@@ -28,10 +28,10 @@ WEIR__INLINE void weir__dirty_mark(struct weir *w, struct weir__hot *e)
         weir__dirty_list(w, e);
 }
 
-/* The collector takes up to 64 entries, those of bitmap word `word`, off the bitmap: a mask, bit i is slot
- * word * 64 + i. Their flags are still set: weir__dirty_clear each one, pinned, before reading its x, or
- * weir__dirty_put_back. */
-uint64_t weir__dirty_grab(struct weir *w, size_t word);
+/* The collector takes up to 64 entries, those of `mask` in bitmap word `word`, off the bitmap: bit i is slot
+ * word * 64 + i. Returns those that were there. Their flags are still set: weir__dirty_clear each one, pinned, before
+ * reading its x, or weir__dirty_put_back. */
+uint64_t weir__dirty_take(struct weir *w, size_t word, uint64_t mask);
 void weir__dirty_put_back(struct weir *w, size_t word, uint64_t mask);
 void weir__dirty_clear(struct weir__hot *e);
 

@@ -21,7 +21,7 @@
  *   noted     whoever writes slice[i] first sets it; the holder of the lock bit zeroes slice[i] and clears it
  *   reported  the collector alone: 1: a report of this entry is out; 3, where processes share it: and has been answered
  *   cold line collector and lock holder; refunded, returned: anyone adds
- *   reported  but weir_forget and weir_policy_set make it 2: the answer will be ignored (they exclude the collector)
+ *   reported  but weir_forget makes it 2: the answer will be ignored (it excludes the collector)
  *   slice     the sync thread, or the holder of the lock bit; takers read. denied, asked, fall_spent: takers add
  */
 #ifndef WEIR_LIB_ENTRY_H
@@ -46,7 +46,7 @@ enum weir__regime {
 struct weir__hot {
     _Alignas(64) _Atomic uint64_t x; /* x and f: one 16-byte aligned pair. (Aligning "x, f" in one declaration would */
     _Atomic uint64_t f;              /* align each of them, and the 16-byte CAS would never match.) */
-    _Atomic uint64_t id[2];          /* keyed SipHash-1-3-128 of policy and key; id[0] == 0: free */
+    _Atomic uint64_t id[2];          /* weir__table_id of policy and key; id[0] == 0: free */
     _Atomic uint32_t pin;
     _Atomic uint16_t policy;
     _Atomic uint8_t k;

@@ -150,9 +150,6 @@ static void note_empty(struct weir_key *key, uint64_t now)
         return;
     f = weir__load_acquire(&key->e->f);
     weir__decide_read(p, key->e, x, f, now, 1, &v);
-    /* At a time at which the bucket doesn't count right: of sensible times that says nothing. */
-    if (v.now - weir__load_relaxed(&key->e->touched) > WEIR__HORIZON_NS)
-        return;
     need = (int64_t)(v.units - (uint64_t)v.level);
     if (weir__load_acquire(&p->slot[f & WEIR__SLOT].most) == 0 || weir__load_acquire(&key->e->regime) != WEIR__LOCAL ||
         need <= (int64_t)weir__bucket_refill(EMPTY_NS, v.mult) || weir__load_acquire(&key->e->x) != x ||
@@ -184,6 +181,8 @@ WEIR__INLINE int take_well(struct weir_key *key, int64_t cost, uint64_t now, str
     if (WEIR__LIKELY(key->e != &no_entry) && weir__take_is_fast(ask->p, cost) &&
         (!id || WEIR__LIKELY(weir__table_is(key->e, id))))
         verdict = weir__decide_take(ask->p, key->e, x, id, now, cost, result);
+    if (verdict == WEIR_DENY && weir__lease_reclaim(ask->w, key->e, now))
+        verdict = WEIR__REKEYED;
     if (WEIR__UNLIKELY(verdict == WEIR__REKEYED))
         return weir__take_memory(ask, now, cost, result);
     if (result) {
@@ -217,14 +216,14 @@ static struct weir__lease *own_lease(struct weir_key *key)
     if (!leases) {
         if (weir__lease_most(key->ask.p) == 0)
             return NULL;
-        mine = (char *)weir__lease_open(key->ask.w);
+        mine = (char *)weir__lease_open(&key->ask, key->e);
         if (!mine)
             return NULL;
         announce_leases(key);
         if (__atomic_compare_exchange_n(&key->quick.leases, &leases, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             leases = mine;
         else
-            weir__lease_close(&key->ask, key->e, (struct weir__lease *)(void *)mine);
+            weir__lease_close((struct weir__lease *)(void *)mine, true);
         /* release: who finds no bucket finds the leases */
         __atomic_store_n(&key->quick.bucket, (struct weir_bucket_ *)(void *)&no_entry, __ATOMIC_RELEASE);
     }
@@ -237,6 +236,8 @@ static int take_ordinary(struct weir_key *key, int64_t cost, uint64_t now)
     struct weir__hot *e = key->e;
     int verdict = weir__decide_take(key->ask.p, e, weir__load_acquire(&e->x), NULL, now, cost, NULL);
 
+    if (verdict == WEIR_DENY && weir__lease_reclaim(key->ask.w, e, now))
+        return WEIR__REKEYED;
     if (WEIR__LIKELY(verdict != WEIR__REKEYED)) {
         weir_count_(key->quick.counts, weir_stripe_, verdict);
         if (verdict == WEIR_DENY)
@@ -282,7 +283,7 @@ static int take_and_lease(struct weir_key *key, int64_t cost, uint64_t now)
 
     if (!now)
         now = weir__limiter_now(ask->w);
-    if (lease && (lease->chunk != 0 || lease->held != 0) &&
+    if (lease && (lease->chunk != 0 || weir__load_relaxed(&lease->held) != 0) &&
         weir__lease_fill(lease, ask, key->e, now, cost) == WEIR_ALLOW) {
         weir__stats_count(ask->w, ask->policy, WEIR_ALLOW);
         return WEIR_ALLOW;
@@ -362,8 +363,7 @@ void weir_key_close(struct weir_key *key)
         return;
     /* not in a child of fork: what it sees of the entry is its parent's, or nobody's */
     pinned = key->e != &no_entry && weir__load_acquire(&key->ask.w->gate->alive);
-    weir__lease_close(&key->ask, pinned ? key->e : NULL,
-                      (struct weir__lease *)(void *)__atomic_load_n(&key->quick.leases, __ATOMIC_ACQUIRE));
+    weir__lease_close((struct weir__lease *)(void *)__atomic_load_n(&key->quick.leases, __ATOMIC_ACQUIRE), pinned);
     if (pinned && !key->ask.w->state->shared)
         atomic_fetch_sub_explicit(&key->e->pin, 1, memory_order_release);
     weir__limiter_free(key->ask.w, key, key->size);

@@ -47,6 +47,8 @@ WEIR__INLINE void view_of(struct weir *w, struct weir__hot *e, uint64_t x, uint6
 {
     const struct weir__slice *slice = &w->slice[weir__slot_of(w, e)];
     const struct weir__params *params;
+    uint64_t until = 0;
+    uint64_t touched = weir__load_acquire(&e->touched);
     int64_t level;
     unsigned s;
 
@@ -67,9 +69,13 @@ WEIR__INLINE void view_of(struct weir *w, struct weir__hot *e, uint64_t x, uint6
     } else if (view->regime == WEIR__SLICED) {
         view->mult = weir__load_acquire(&slice->mult[s]);
         view->cap = weir__load_acquire(&slice->cap[s]);
+        until = weir__load_relaxed(&slice->until);
     }
-    view->refill = weir__bucket_refill(now, view->mult);
+    view->ended = until && until < now;
+    view->refill = weir__bucket_refill(view->ended ? until : now, view->mult);
     level = (int64_t)(view->refill - x - (view->f & WEIR__UNITS));
+    if (WEIR__UNLIKELY(view->regime == WEIR__LOCAL && now > touched))
+        level = weir__bucket_level(now, touched, view->mult, view->cap, x + (view->f & WEIR__UNITS));
     view->over = level > (int64_t)view->cap;
     view->level = view->over ? (int64_t)view->cap : level;
 }
@@ -390,20 +396,6 @@ static int64_t known_fleet(const struct ask *a, uint8_t k, enum weir__told *told
     return known;
 }
 
-/* The level of a slice as of its end. */
-static int64_t left_of(const struct ask *a, const struct weir__view *v)
-{
-    uint64_t until = weir__load_relaxed(&a->slice->until);
-    int64_t level = v->level;
-
-    if (until && until < a->now) {
-        level = (int64_t)(weir__bucket_refill(until, v->mult) - v->x - (v->f & WEIR__UNITS));
-        if (level > (int64_t)v->cap)
-            level = (int64_t)v->cap;
-    }
-    return level;
-}
-
 /* What an entry falls back to: {mult, cap} and the level it starts with. v must not be a fallback itself. */
 static void fallback_of(const struct ask *a, const struct weir__view *v, struct weir__view *out)
 {
@@ -432,7 +424,7 @@ static void fallback_of(const struct ask *a, const struct weir__view *v, struct 
      * Redis writes that off. Without a slice nobody need hold any: of what the whole bucket has by now, or of a full
      * one where Redis never spoke. What is overdrawn is owed either way. */
     if (v->mult || v->cap) {
-        level = left_of(a, v);
+        level = v->level;
         fleet = weir__load_relaxed(&a->slice->unheld);
     } else {
         level = v->level < 0 ? v->level : 0;
@@ -678,7 +670,8 @@ static void credit(struct weir *w, struct weir__hot *e, int64_t tokens, int unsp
         if (weir__load_relaxed(&e->f) & WEIR__FALL)
             atomic_fetch_sub_explicit(&slice->fall_spent, tokens, memory_order_relaxed);
     } else if (weir__load_relaxed(&e->regime) != WEIR__LOCAL) {
-        atomic_fetch_add_explicit(&cold->refunded, (uint64_t)tokens, memory_order_release);
+        /* seq_cst: before the load of the dirty flag that follows (memory-model.md, D) */
+        atomic_fetch_add_explicit(&cold->refunded, (uint64_t)tokens, memory_order_seq_cst);
     }
     /* release: a collector that counts it counts the x that it belongs to */
     atomic_fetch_add_explicit(&cold->returned, back, memory_order_release);

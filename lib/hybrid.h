@@ -96,9 +96,10 @@ struct weir__view {
     uint64_t x, f;
     uint64_t now;
     uint64_t mult, cap;
-    uint64_t refill; /* R(now) */
-    int64_t level;   /* min(cap, R(now) - x - f) */
+    uint64_t refill; /* R(now); a slice that has ended: R(its end), for Redis holds no refill for it since then */
+    int64_t level;   /* min(cap, refill - x - f) */
     bool over;       /* cap was the lesser */
+    bool ended;
     uint8_t k, regime;
 };
 void weir__hybrid_view(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now, struct weir__view *view);

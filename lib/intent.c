@@ -234,6 +234,7 @@ static void empty(struct weir *w, struct weir__hot *e, uint64_t x)
         weir__store_release(
             &e->f,
             ((weir__bucket_refill(now, weir__load_acquire(&p->slot[current].mult)) - next) & WEIR__UNITS) | current);
+        weir__table_touch(e, now);
         weir__store_relaxed(&w->cold[slot].base, next);
         weir__store_relaxed(&w->cold[slot].returned, 0);
         weir__store_relaxed(&w->cold[slot].refunded, 0);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "lib/arena.h"
+#include "lib/lease.h"
 #include "lib/options.h"
 #include "lib/table.h"
 
@@ -113,7 +114,7 @@ static int init_state(struct weir *w, const struct weir_options *options, const 
     s->max_keys = options->max_keys;
     s->region_bytes = w->region.size;
     s->shared = options->shared != 0;
-    weir__siphash_start(s->secret[0], s->secret[1], w->hash_start);
+    weir__identity_init(&w->identity, s->secret, weir__identity_has_aes());
     error = weir__lock_init(&s->policy_lock, options->shared);
     if (error)
         return error;
@@ -218,6 +219,8 @@ int weir_open(struct weir **out, const struct weir_options *options)
     weir__store_relaxed(&w->gate->changes, 2); /* 0: wiped; 1: a handle's, for never */
     weir__store_relaxed(&w->gate->stripes, w->private_counts);
     weir__store_release(&w->gate->alive, 1);
+    if (!read.shared)
+        weir__lease_prepare();
     *out = w;
     return 0;
 
@@ -236,6 +239,7 @@ void weir_close(struct weir *w)
         return;
     if (weir__load_acquire(&w->gate->alive)) /* a child of fork has no such thread */
         weir__attach_join(w);
+    weir__lease_end_limiter(w);
     /* The locks of a shared limiter live on in the processes that still have it. */
     if (!w->state->shared)
         deinit_state(w);

@@ -22,6 +22,7 @@
 #include "lib/bucket.h"
 #include "lib/clock.h"
 #include "lib/entry.h"
+#include "lib/identity.h"
 #include "lib/lock.h"
 #include "lib/memory.h"
 #include "lib/seam.h"
@@ -30,7 +31,10 @@
 #define WEIR__WAYS 15u         /* entries of a set */
 #define WEIR__INTENTS 256u     /* entries being rewritten at once, in a shared limiter */
 #define WEIR__WORKERS 1024u    /* processes with a sync that share a limiter */
-#define WEIR__STRIPES 32u      /* threads that count without an atomic step; more of them share */
+#define WEIR__LEASE_CHAINS 64u
+#define WEIR__STRIPES 32u /* threads that count without an atomic step; more of them share */
+
+_Static_assert(WEIR__POLICY_MAX <= WEIR__IDENTITY_MARKS, "each has a mark");
 
 /* What weir__hybrid_* return besides WEIR_ALLOW and WEIR_DENY: the entry is no longer the key's, or it is locked;
  * search again. */
@@ -159,7 +163,7 @@ struct weir {
     struct weir__count *counts; /* [WEIR__STRIPES][WEIR__POLICY_MAX] */
     size_t private_counts;      /* bytes of counts[] that threads own, a stripe each: no atomic step needed */
     /* another, where a key is hashed */
-    _Alignas(64) uint64_t hash_start[4]; /* weir__siphash_start of the secret */
+    struct weir__identity identity; /* of state->secret */
     /* the rest */
     uint64_t (*now_ns)(void *now_arg); /* the caller's clock, or NULL */
     void *now_arg;
@@ -179,8 +183,9 @@ struct weir {
     void (*log)(void *log_arg, enum weir_log_level level, const char *line);
     void *log_arg;
     struct weir_allocator allocator;
-    struct weir__memory self, region, gate_page; /* what weir_close gives back */
-    size_t table_bytes;                          /* of region, without the slices: they are touched where needed */
+    struct weir__memory self, region, gate_page;    /* what weir_close gives back */
+    size_t table_bytes;                             /* of region, without the slices: they are touched where needed */
+    _Atomic uint64_t lease_due[WEIR__LEASE_CHAINS]; /* ns: no stale lease is looked for before (lease.h) */
 };
 
 WEIR__INLINE uint64_t weir__limiter_now(const struct weir *w)

@@ -123,6 +123,8 @@ static void add_sync(struct weir__text *t, const struct weir_stats *s, uint64_t 
     add_one(t, "weir_pending_tokens", "gauge", "Tokens spent and not yet acknowledged by Redis.", s->pending_tokens);
     add_one(t, "weir_written_off_tokens_total", "counter", "Tokens spent that Redis will not be told of.",
             s->written_off_tokens);
+    add_one(t, "weir_unreturned_tokens_total", "counter", "Tokens that Redis may have charged to nobody.",
+            s->unreturned_tokens);
 }
 
 static void add_durations(struct weir__text *t, const char *name, const char *help,

@@ -9,7 +9,8 @@
 
 #define DEFAULT_KEYS 65536
 #define NS_A_DAY (UINT64_C(86400) * 1000000000)
-#define SHARED_DAYS_MAX 40 /* Redis keeps a bucket until it is surely full: not for longer */
+#define VERSION_MAX (UINT64_C(1) << 53) /* past it Redis, which counts in doubles, would take some for the same */
+#define SHARED_DAYS_MAX 40              /* Redis keeps a bucket until it is surely full: not for longer */
 
 /* Copies a struct that starts with its size, as this library knows it. Older callers' are shorter: zeros. Newer ones'
  * are longer, and may not ask for what this library doesn't know. */
@@ -73,13 +74,16 @@ static int check_enums(const struct weir_policy *p)
     return 0;
 }
 
-/* How long Redis must keep a bucket: until it has filled from its deepest debt. */
+/* How long Redis must keep a bucket: until it has filled from its deepest debt; two tokens more, as the scripts have it
+ * (docs/protocol.md). */
 static int check_shared(const struct weir_policy *p)
 {
-    weir__u128 fills = (weir__u128)(2 * p->burst + p->max_overshoot) * p->per_ns;
+    weir__u128 fills = (weir__u128)(2 * p->burst + p->max_overshoot + 2) * p->per_ns;
 
     if (p->limit == 0)
         return WEIR_E_INVAL;
+    if (p->version > VERSION_MAX)
+        return WEIR_E_RANGE;
     return fills > (weir__u128)p->limit * SHARED_DAYS_MAX * NS_A_DAY ? WEIR_E_RANGE : 0;
 }
 

@@ -9,6 +9,7 @@
 #include "lib/decide.h"
 #include "lib/hybrid.h"
 #include "lib/intent.h"
+#include "lib/lease.h"
 #include "lib/options.h"
 #include "lib/table.h"
 #include "lib/workers.h"
@@ -168,7 +169,7 @@ static void plan_move(const struct weir__policy_state *p, const struct weir__hot
 
     if (touched > now)
         now = touched;
-    level = (int64_t)(weir__bucket_refill(now, weir__load_acquire(&old->mult)) - x - (f & WEIR__UNITS));
+    level = weir__bucket_level(now, touched, weir__load_acquire(&old->mult), (uint64_t)old_cap, x + (f & WEIR__UNITS));
     old_cap = (int64_t)weir__lease_clip(e, (uint64_t)old_cap, old_k);
     if (level > old_cap)
         level = old_cap;
@@ -209,6 +210,7 @@ static uint64_t move_locked(struct weir *w, const struct weir__policy_state *p, 
     /* release: whoever sees this f or k sees the lock bit, or the x that follows */
     weir__store_release(&e->f, move.new_f);
     weir__store_release(&e->k, move.new_k);
+    weir__table_touch(e, now);
     count_step(w, e);
     return move.new_x;
 }
@@ -226,6 +228,7 @@ static bool move_local(struct weir *w, const struct weir__policy_state *p, struc
         plan_move(p, e, x, f, now, &move);
         if (!weir__cas16_state(&e->x, &x, &f, move.new_x, move.new_f))
             return false;
+        weir__table_touch(e, now);
         count_step(w, e);
         return true;
     }
@@ -355,6 +358,7 @@ int weir_policy_set(struct weir *w, weir_policy_id id, const struct weir_policy 
     atomic_fetch_add_explicit(&w->gate->changes, 1, memory_order_release);
     weir__unlock(&w->state->walk_lock);
     weir__unlock(&w->state->policy_lock);
+    weir__lease_end_policy(w, id, now);
     tell_hooks(w, id);
     return 0;
 }

@@ -220,7 +220,7 @@ static struct next to_numbers(struct weir *w, uint32_t slot, const struct weir__
         weir__store_release(&mults[kind][s], new_mult);
         weir__store_release(&caps[kind][s], (uint64_t)new_cap);
         if (kind == fallen && s == (int)(v->f & WEIR__SLOT) && (fallen || v->regime == WEIR__SLICED))
-            next.refill = weir__bucket_refill(now, new_mult);
+            next.refill = weir__bucket_refill(v->ended ? weir__load_relaxed(&slice->until) : now, new_mult);
     }
     low = weir__load_relaxed(&slice->low);
     if (low != INT64_MIN)
@@ -257,6 +257,7 @@ uint64_t weir__hybrid_convert(struct weir *w, uint32_t slot, uint64_t x, uint64_
         next = to_numbers(w, slot, &v, k, burst, weir__load_acquire(&policy->slot[current].mult), now);
     }
     x = write_entry(w, slot, x, &next);
+    weir__table_touch(e, now);
     if (next.regime != WEIR__LOCAL && weir__hybrid_whole(next.unreported, next.k) != 0)
         weir__dirty_list(w, e);
     return x;

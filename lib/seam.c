@@ -5,7 +5,8 @@
  *
  * The collector never takes the lock bit of an entry (but through weir__hybrid_settle, once an entry): a grant is
  * written beside what is in force and put in force by one 16-byte CAS. So a collector that stands still makes no taker
- * wait. state->walk_lock keeps weir_policy_set and weir_forget out while it works on one entry; callbacks run without.
+ * wait. state->walk_lock keeps weir_policy_set and weir_forget out while it works on an entry or a few; callbacks run
+ * without.
  */
 #include "lib/seam.h"
 
@@ -85,9 +86,9 @@ static void unpin(struct weir__hot *e)
     atomic_fetch_sub_explicit(&e->pin, 1, memory_order_release);
 }
 
-/* x and all that it decides, as of one moment; the level as whoever charged last saw it. The lock bit is waited for:
- * takers hold it for some stores. */
-static void look(struct weir *w, struct weir__hot *e, uint64_t now, struct weir__view *v)
+/* x and all that it decides, as of one moment; the level at `now`, or as whoever charged last saw it (late). The lock
+ * bit is waited for: takers hold it for some stores. */
+static void look_at(struct weir *w, struct weir__hot *e, uint64_t now, bool late, struct weir__view *v)
 {
     for (unsigned turns = 0;; weir__intent_wait(w, &turns)) {
         uint64_t x = atomic_load_explicit(&e->x, memory_order_seq_cst);
@@ -95,19 +96,77 @@ static void look(struct weir *w, struct weir__hot *e, uint64_t now, struct weir_
 
         if (x & WEIR__LOCK)
             continue;
-        weir__hybrid_view(w, e, x, now > touched ? now : touched, v);
+        weir__hybrid_view(w, e, x, late && now < touched ? touched : now, v);
         if (weir__load_relaxed(&e->x) == x)
             return;
     }
 }
 
+static void look(struct weir *w, struct weir__hot *e, uint64_t now, struct weir__view *v)
+{
+    look_at(w, e, now, true, v);
+}
+
+/* What shall be in force. A level past the cap is cut off by whoever looks. */
+struct terms {
+    uint64_t mult, cap, fall_mult, fall_cap;
+    int64_t level;
+};
+
+/* Writes it beside what is in force (v) and puts it in force; now: when that level is held. false: x has moved, look
+ * again. */
+static bool install(struct weir *w, uint32_t slot, const struct weir__view *v, uint64_t now, const struct terms *terms)
+{
+    struct weir__hot *e = &w->hot[slot];
+    struct weir__slice *slice = &w->slice[slot];
+    unsigned s = (v->f & WEIR__SLOT) ^ WEIR__SLOT;
+    uint64_t x = v->x, f = v->f, new_x = x + WEIR__STEP;
+
+    /* release: a reader that meets one of these with an older f finds x changed when it looks again, for this slot was
+     * in force until an earlier CAS */
+    weir__store_release(&slice->mult[s], terms->mult);
+    weir__store_release(&slice->cap[s], terms->cap);
+    weir__store_release(&slice->fall_mult[s], terms->fall_mult);
+    weir__store_release(&slice->fall_cap[s], terms->fall_cap);
+    if (!weir__cas16_state(&e->x, &x, &f, new_x,
+                           weir__hybrid_f(weir__bucket_refill(now, terms->mult), new_x, terms->level, s)))
+        return false;
+    atomic_fetch_add_explicit(&w->cold[slot].returned, WEIR__STEP, memory_order_release);
+    return true;
+}
+
+/* Ends the refill of the slice in force, if there is one, as of `at`. */
+static void halt(struct weir *w, uint32_t slot, uint64_t at)
+{
+    const struct weir__slice *slice = &w->slice[slot];
+    struct weir__view v;
+    struct terms terms;
+    unsigned s;
+
+    for (unsigned turns = 0;; weir__backoff(&turns)) {
+        look_at(w, &w->hot[slot], at, false, &v);
+        if (v.regime != WEIR__SLICED || v.f & WEIR__FALL || v.mult == 0)
+            return;
+        s = v.f & WEIR__SLOT;
+        terms = (struct terms){.cap = v.cap ? v.cap : 1, /* {0, 0} would be no slice */
+                               .fall_mult = weir__load_relaxed(&slice->fall_mult[s]),
+                               .fall_cap = weir__load_relaxed(&slice->fall_cap[s]),
+                               .level = v.level};
+        (void)install(w, slot, &v, at, &terms);
+    }
+}
+
 static double tokens_of(int64_t units, uint8_t k)
 {
+    if (units == 0)
+        return 0;
     return (double)units / (double)(UINT64_C(1) << k);
 }
 
 static double rate_of(uint64_t mult, uint8_t k)
 {
+    if (mult == 0) /* as most are, and divisions take their time */
+        return 0;
     return (double)mult / (double)(UINT64_C(1) << k) / (double)(UINT64_C(1) << WEIR__SHIFT) * 1e9;
 }
 
@@ -125,7 +184,9 @@ static void hand_over(struct weir *w, uint32_t slot, const struct weir__view *v,
     /* Killed in the next few stores, the collector leaves a note of what they undo. (A refund may be lost between two
      * of them, never told twice.) */
     weir__hand_take(w, slot, WEIR__HAND_TAKING, weir__load_relaxed(&cold->base));
-    report->refunded = (int64_t)atomic_exchange_explicit(&cold->refunded, 0, memory_order_acq_rel);
+    /* seq_cst: after the dirty flag was cleared; what is given back later lists the entry again */
+    if (atomic_load_explicit(&cold->refunded, memory_order_seq_cst))
+        report->refunded = (int64_t)atomic_exchange_explicit(&cold->refunded, 0, memory_order_acq_rel);
     weir__store_release(&w->state->hand_refunded, report->refunded);
     /* release: whoever drops the entry finds it reported only after it is pinned */
     atomic_fetch_add_explicit(&cold->base, (uint64_t)report->spent << v->k, memory_order_release);
@@ -134,7 +195,8 @@ static void hand_over(struct weir *w, uint32_t slot, const struct weir__view *v,
         if (fallen > report->spent)
             fallen = report->spent;
         report->fallback_spent = fallen > 0 ? fallen : 0;
-        atomic_fetch_sub_explicit(&slice->fall_spent, report->fallback_spent, memory_order_release);
+        if (report->fallback_spent)
+            atomic_fetch_sub_explicit(&slice->fall_spent, report->fallback_spent, memory_order_release);
         weir__store_release(&w->state->hand_fallen, report->fallback_spent);
         denied = weir__load_relaxed(&slice->denied);
         report->attempts += denied - slice->denied_told;
@@ -174,7 +236,7 @@ static void fill_report(struct weir *w, uint32_t slot, uint64_t now, struct weir
     /* a fallback share is nothing that Redis knows of: all that counts is what is owed */
     slice->sent_level = fallen && v.level > 0 ? 0 : v.level;
     report->level = tokens_of(slice->sent_level, v.k);
-    report->rate = fallen ? 0 : rate_of(v.mult, v.k);
+    report->rate = fallen || v.ended ? 0 : rate_of(v.mult, v.k);
     report->until = sliced ? weir__load_relaxed(&slice->until) : 0;
     report->regime = fallen ? WEIR__FALLBACK : sliced ? WEIR__SLICED : WEIR__BARE;
     weir__store_release(&e->reported, 1); /* now it is the report's */
@@ -190,18 +252,15 @@ static void drop_nameless(struct weir *w, struct weir__hot *e, uint64_t now)
         weir__table_unlock(w, e, x + WEIR__STEP);
 }
 
-/* Pins the entry and fills its report, if it can have one now. */
-static enum prepared prepare(struct weir *w, uint32_t slot, uint64_t now, struct weir__report *report)
+/* Pins the entry and fills its report, if it can have one now. Under walk_lock. */
+static enum prepared prepare_held(struct weir *w, uint32_t slot, uint64_t now, struct weir__report *report)
 {
     struct weir__hot *e = &w->hot[slot];
     const struct weir__policy_state *policy;
     enum prepared prepared = NOTHING;
 
-    weir__workers_walk(w);
-    if (weir__load_relaxed(&e->reported)) {
-        weir__unlock(&w->state->walk_lock);
+    if (weir__load_relaxed(&e->reported))
         return IN_FLIGHT;
-    }
     weir__hand_take(w, slot, WEIR__HAND_LOOKING, 0);
     pin(e);
     weir__dirty_clear(e); /* before x is loaded: a taker whose CAS comes later lists the entry again */
@@ -214,7 +273,6 @@ static enum prepared prepare(struct weir *w, uint32_t slot, uint64_t now, struct
             unpin(e);
             drop_nameless(w, e, now);
             weir__hand_empty(w);
-            weir__unlock(&w->state->walk_lock);
             return NOTHING;
         }
         if (weir__load_acquire(&e->regime) != WEIR__LOCAL) {
@@ -225,6 +283,15 @@ static enum prepared prepare(struct weir *w, uint32_t slot, uint64_t now, struct
     if (prepared == NOTHING)
         unpin(e);
     weir__hand_empty(w);
+    return prepared;
+}
+
+static enum prepared prepare(struct weir *w, uint32_t slot, uint64_t now, struct weir__report *report)
+{
+    enum prepared prepared;
+
+    weir__workers_walk(w);
+    prepared = prepare_held(w, slot, now, report);
     weir__unlock(&w->state->walk_lock);
     return prepared;
 }
@@ -273,7 +340,7 @@ size_t weir__seam_collect(struct weir *w, uint64_t now, size_t budget, weir__rep
     return weir__seam_collect_some(w, now, budget, NULL, take, ctx);
 }
 
-size_t weir__seam_collect_some(struct weir *w, uint64_t now, size_t budget, weir__wants_fn wants, weir__report_fn take,
+size_t weir__seam_collect_some(struct weir *w, uint64_t now, size_t budget, weir__pick_fn pick, weir__report_fn take,
                                void *ctx)
 {
     size_t words = weir__dirty_words(w), word = w->state->collect_word, taken = 0;
@@ -285,17 +352,18 @@ size_t weir__seam_collect_some(struct weir *w, uint64_t now, size_t budget, weir
 
         if (word >= words)
             word = 0;
-        ahead = mask = weir__dirty_grab(w, word);
+        mask = weir__load_relaxed(&w->dirty[word]);
+        if (mask && pick)
+            mask = pick(ctx, (uint32_t)(word * 64), mask);
+        if (!mask)
+            continue;
+        ahead = mask = weir__dirty_take(w, word, mask);
         prefetch_ahead(w, word, &ahead, PREFETCH_AHEAD);
         for (; mask && !stopped; mask &= mask - 1) {
             uint32_t slot = (uint32_t)(word * 64 + (unsigned)__builtin_ctzll(mask));
             enum prepared prepared;
 
             prefetch_ahead(w, word, &ahead, 1);
-            if (wants && !wants(ctx, slot)) {
-                back |= mask & -mask;
-                continue;
-            }
             /* The flag is set before the bit: if it is clear now, whoever sets it will set the bit anew. */
             if (!weir__dirty_is(&w->hot[slot]))
                 continue;
@@ -316,6 +384,26 @@ size_t weir__seam_collect_some(struct weir *w, uint64_t now, size_t budget, weir
     }
     w->state->collect_word = (uint32_t)word;
     return taken;
+}
+
+size_t weir__seam_later(struct weir *w, const uint32_t *slots, size_t n, uint64_t now, struct weir__report *reports)
+{
+    size_t made = 0;
+
+    weir__workers_walk(w);
+    for (size_t i = 0; i < n; i++) {
+        struct weir__hot *e = &w->hot[slots[i]];
+        uint64_t bit = UINT64_C(1) << slots[i] % 64;
+
+        if (weir__load_relaxed(&e->reported))
+            continue;
+        /* As above: the bit goes before the flag is looked at. */
+        weir__dirty_take(w, slots[i] / 64, bit);
+        if (weir__dirty_is(e) && prepare_held(w, slots[i], now, &reports[made]) == READY)
+            made++;
+    }
+    weir__unlock(&w->state->walk_lock);
+    return made;
 }
 
 size_t weir__seam_urgent(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx)
@@ -360,44 +448,16 @@ int weir__seam_report(struct weir *w, uint32_t slot, uint64_t now, struct weir__
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-/* What shall be in force. A level past the cap is cut off by whoever looks. */
-struct terms {
-    uint64_t mult, cap, fall_mult, fall_cap;
-    int64_t level;
-};
-
-/* Writes it beside what is in force (v) and puts it in force; now: when that level is held. false: x has moved, look
- * again. */
-static bool install(struct weir *w, uint32_t slot, const struct weir__view *v, uint64_t now, const struct terms *terms)
-{
-    struct weir__hot *e = &w->hot[slot];
-    struct weir__slice *slice = &w->slice[slot];
-    unsigned s = (v->f & WEIR__SLOT) ^ WEIR__SLOT;
-    uint64_t x = v->x, f = v->f, new_x = x + WEIR__STEP;
-
-    /* release: a reader that meets one of these with an older f finds x changed when it looks again, for this slot was
-     * in force until an earlier CAS */
-    weir__store_release(&slice->mult[s], terms->mult);
-    weir__store_release(&slice->cap[s], terms->cap);
-    weir__store_release(&slice->fall_mult[s], terms->fall_mult);
-    weir__store_release(&slice->fall_cap[s], terms->fall_cap);
-    if (!weir__cas16_state(&e->x, &x, &f, new_x,
-                           weir__hybrid_f(weir__bucket_refill(now, terms->mult), new_x, terms->level, s)))
-        return false;
-    atomic_fetch_add_explicit(&w->cold[slot].returned, WEIR__STEP, memory_order_release);
-    return true;
-}
-
 static uint64_t share_mult(const struct weir__policy_state *policy, double rate, uint8_t k)
 {
-    uint64_t mult = weir__bucket_mult(rate, k), most = weir__hybrid_mult(policy, k);
+    uint64_t mult = weir__bucket_mult(rate, k), most = mult ? weir__hybrid_mult(policy, k) : 0;
 
     return mult < most ? mult : most;
 }
 
 static uint64_t share_cap(const struct weir__policy_state *policy, double tokens, uint8_t k)
 {
-    int64_t cap = weir__bucket_units(tokens, k), most = weir__hybrid_burst(policy, k);
+    int64_t cap = weir__bucket_units(tokens, k), most = cap > 0 ? weir__hybrid_burst(policy, k) : 0;
 
     return cap < 0 ? 0 : (uint64_t)(cap < most ? cap : most);
 }
@@ -448,14 +508,20 @@ static void apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir
     struct weir__slice *slice = &w->slice[slot];
     struct weir__view v;
     struct terms terms;
+    uint64_t from, until;
     bool sliced;
 
     look(w, e, now, &v);
-    if (v.regime == WEIR__LOCAL)
-        return; /* the policy has become a local one */
+    if (v.regime == WEIR__LOCAL) /* the policy has become a local one */
+        return;
+    if (v.ended) { /* its end is about to be another */
+        halt(w, slot, now);
+        look(w, e, now, &v);
+    }
     sliced = grant->rate > 0 || grant->cap > 0;
     weir__store_relaxed(&e->noted, 1);
-    weir__store_relaxed(&slice->until, sliced ? grant->until : 0);
+    until = sliced ? grant->until : 0;
+    weir__store_relaxed(&slice->until, until);
     weir__store_relaxed(&slice->hold, grant->hold);
     weir__store_relaxed(&slice->low, grant->low >= 0 ? weir__bucket_units(grant->low, v.k) : INT64_MIN);
     /* release: the pair in force of an entry that was bare is {0, 0} in its record as well, and until is told */
@@ -463,8 +529,9 @@ static void apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir
     for (unsigned turns = 0;; weir__backoff(&turns)) {
         plan(w, slot, &v, grant, &terms);
         /* What goes on from a level goes on from when it was read. A share's is not gone on from, and its time may be
-         * any: nothing ended a caller's that was far ahead. */
-        if (install(w, slot, &v, v.f & WEIR__FALL ? now : v.now, &terms))
+         * any: nothing ended a caller's that was far ahead. A slice that came too late is worth that at its end. */
+        from = v.f & WEIR__FALL ? now : v.now;
+        if (install(w, slot, &v, until && until < from ? until : from, &terms))
             break;
         look(w, e, now, &v);
     }
@@ -475,22 +542,29 @@ static void apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir
     weir__hybrid_fleet_set(slice, weir__bucket_units(grant->global, v.k), now);
 }
 
+void weir__seam_apply_all(struct weir *w, const uint32_t *slots, size_t n, uint64_t now,
+                          const struct weir__grant *grants)
+{
+    weir__workers_walk(w);
+    for (size_t i = 0; i < n; i++) {
+        struct weir__hot *e = &w->hot[slots[i]];
+        uint8_t reported = weir__load_relaxed(&e->reported);
+
+        /* From here on a successor takes it for applied: a grant may be lost, and is never applied twice. */
+        weir__hand_take(w, slots[i], WEIR__HAND_GRANTING, 0);
+        weir__store_release(&e->reported, reported ? WEIR__SEAM_ANSWERED : 0);
+        if (reported == 1)
+            apply(w, slots[i], now, &grants[i]);
+        weir__hand_empty(w);
+        if (!w->state->shared)
+            weir__seam_end(w, slots[i]);
+    }
+    weir__unlock(&w->state->walk_lock);
+}
+
 void weir__seam_apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir__grant *grant)
 {
-    struct weir__hot *e = &w->hot[slot];
-    uint8_t reported;
-
-    weir__workers_walk(w);
-    reported = weir__load_relaxed(&e->reported);
-    /* From here on a successor takes it for applied: a grant may be lost, and is never applied twice. */
-    weir__hand_take(w, slot, WEIR__HAND_GRANTING, 0);
-    weir__store_release(&e->reported, reported ? WEIR__SEAM_ANSWERED : 0);
-    if (reported == 1)
-        apply(w, slot, now, grant);
-    weir__hand_empty(w);
-    weir__unlock(&w->state->walk_lock);
-    if (!w->state->shared)
-        weir__seam_end(w, slot);
+    weir__seam_apply_all(w, &slot, 1, now, grant);
 }
 
 void weir__seam_end(struct weir *w, uint32_t slot)
@@ -503,27 +577,11 @@ void weir__seam_end(struct weir *w, uint32_t slot)
     unpin(e);
 }
 
-void weir__seam_pause(struct weir *w, uint32_t slot, uint64_t now)
+void weir__seam_pause(struct weir *w, uint32_t slot, uint64_t at)
 {
-    struct weir__hot *e = &w->hot[slot];
-    const struct weir__slice *slice = &w->slice[slot];
-    struct weir__view v;
-    struct terms terms;
-    unsigned s;
-
     weir__workers_walk(w);
-    for (unsigned turns = 0; weir__load_relaxed(&e->reported) == 1; weir__backoff(&turns)) {
-        look(w, e, now, &v);
-        if (v.regime != WEIR__SLICED || v.f & WEIR__FALL || v.mult == 0)
-            break;
-        s = v.f & WEIR__SLOT;
-        terms = (struct terms){.cap = v.cap,
-                               .fall_mult = weir__load_relaxed(&slice->fall_mult[s]),
-                               .fall_cap = weir__load_relaxed(&slice->fall_cap[s]),
-                               .level = v.level};
-        if (install(w, slot, &v, v.now, &terms))
-            break;
-    }
+    if (weir__load_relaxed(&w->hot[slot].reported) == 1)
+        halt(w, slot, at);
     weir__unlock(&w->state->walk_lock);
 }
 

@@ -122,15 +122,20 @@ struct weir__report {
  * Returns how many were taken. `budget` bounds the number of reports. */
 typedef int (*weir__report_fn)(void *ctx, const struct weir__report *report);
 size_t weir__seam_collect(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx);
-/* The same for the entries that `wants` wants; the others stay dirty. */
-typedef int (*weir__wants_fn)(void *ctx, uint32_t slot);
-size_t weir__seam_collect_some(struct weir *w, uint64_t now, size_t budget, weir__wants_fn wants, weir__report_fn take,
+/* The same for some of them; the others stay dirty. `pick` is shown up to 64 that are dirty (bit i: slot first + i) and
+ * returns which of these it wants. Nothing of an entry is touched for that. */
+typedef uint64_t (*weir__pick_fn)(void *ctx, uint32_t first, uint64_t mask);
+size_t weir__seam_collect_some(struct weir *w, uint64_t now, size_t budget, weir__pick_fn pick, weir__report_fn take,
                                void *ctx);
 size_t weir__seam_urgent(struct weir *w, uint64_t now, size_t budget, weir__report_fn take, void *ctx);
 
 /* collector: a report for one entry that holds a slice and must renew it although it may be clean. 0 where the entry is
  * in flight or no longer that key's. */
 int weir__seam_report(struct weir *w, uint32_t slot, uint64_t now, struct weir__report *out);
+
+/* collector: reports of those of n entries that are dirty by now and have none out; they lie one after the other.
+ * Returns how many there are. The others are as weir__seam_collect leaves them. */
+size_t weir__seam_later(struct weir *w, const uint32_t *slots, size_t n, uint64_t now, struct weir__report *reports);
 
 /* Redis' answer to a report. */
 struct weir__grant {
@@ -152,10 +157,12 @@ void weir__seam_prefetch(const struct weir *w, uint32_t slot);
 
 /* collector: applies the answer and ends the report: unpins. */
 void weir__seam_apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir__grant *grant);
+void weir__seam_apply_all(struct weir *w, const uint32_t *slots, size_t n, uint64_t now,
+                          const struct weir__grant *grants);
 
-/* collector: the answer is late: from now on the slice in force refills no more (its level and its end stay). The
- * report stays out. */
-void weir__seam_pause(struct weir *w, uint32_t slot, uint64_t now);
+/* collector: the answer is late: the slice in force refills no more from `at` on, which may be past (its level then and
+ * its end stay; what was spent since is owed). The report stays out. */
+void weir__seam_pause(struct weir *w, uint32_t slot, uint64_t at);
 
 /* collector: nobody can answer the report: an entry without a slice, too, is answered by its outage policy from now on,
  * until weir__seam_apply. The report stays out. */
@@ -195,6 +202,9 @@ void weir__seam_log(struct weir *w, enum weir_log_level level, const char *forma
 void *weir__seam_alloc(struct weir *w, size_t size);
 void weir__seam_free(struct weir *w, void *memory, size_t size);
 
+/* The same as an allocator, with both functions set, that stays good when the limiter is gone. */
+struct weir_allocator weir__seam_allocator(const struct weir *w);
+
 /* ---- processes that share a limiter ------------------------------------------------------------------------------ */
 
 int weir__seam_is_shared(const struct weir *w);
@@ -227,8 +237,9 @@ void weir__seam_end(struct weir *w, uint32_t slot);
  * weir__seam_apply, or by reclaim, which releases those that are not answered and that `keep` doesn't keep, and lists
  * every key that may hold a slice. */
 #define WEIR__SEAM_ANSWERED 3
+typedef int (*weir__keep_fn)(void *ctx, uint32_t slot);
 int weir__seam_out(struct weir *w, uint32_t slot, struct weir__report *report);
-void weir__seam_reclaim(struct weir *w, weir__wants_fn keep, void *ctx);
+void weir__seam_reclaim(struct weir *w, weir__keep_fn keep, void *ctx);
 
 /* collector: looks at the next entries for marks and pins that somebody was killed over. */
 void weir__seam_audit(struct weir *w, size_t budget);

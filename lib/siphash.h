@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * SipHash-1-3 with 128 bits of output: the identity of a key. Keyed with a limiter's secret, so that nobody outside can
- * make two keys collide on purpose. Knows nothing of tables.
+ * SipHash-1-3 with 128 bits of output, keyed, so that nobody outside can make two inputs collide on purpose. Knows
+ * nothing of tables; lib/identity.h says what is hashed.
  */
 #ifndef WEIR_LIB_SIPHASH_H
 #define WEIR_LIB_SIPHASH_H

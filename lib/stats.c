@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "lib/lease.h"
+
 #define PRIVATE_STRIPES (WEIR__STRIPES - 1)
 
 WEIR_THREAD_ size_t weir_stripe_ = SIZE_MAX;
@@ -21,6 +23,7 @@ _Static_assert(WEIR__STRIPES <= 32, "a bit each");
 /* A thread ends: what it counted stays. Release: the next owner goes on from its last count. */
 static void give_stripe_back(void *stripe)
 {
+    weir__lease_end_thread(((uintptr_t)stripe - 1) * WEIR__STRIPE_BYTES);
     weir_stripe_ = SIZE_MAX;
     atomic_fetch_and_explicit(&taken, ~(UINT32_C(1) << ((uintptr_t)stripe - 1)), memory_order_release);
 }

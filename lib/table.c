@@ -188,7 +188,7 @@ struct weir__hot *weir__table_search(struct weir *w, const uint64_t id[2], uint6
 static bool is_idle(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now)
 {
     const struct weir__params *params;
-    uint64_t touched, f;
+    uint64_t touched, f, cap;
 
     /* seq_cst: whoever pins or marks an entry does so before looking at x and id; see the lock's other half below */
     if (atomic_load_explicit(&e->pin, memory_order_seq_cst) || atomic_load_explicit(&e->urgent, memory_order_seq_cst) ||
@@ -201,8 +201,9 @@ static bool is_idle(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t no
     touched = weir__load_relaxed(&e->touched);
     if (touched > now)
         now = touched;
-    return (int64_t)(weir__bucket_refill(now, weir__load_acquire(&params->mult)) - x - (f & WEIR__UNITS)) >=
-           (int64_t)weir__load_acquire(&params->cap);
+    cap = weir__load_acquire(&params->cap);
+    return weir__bucket_level(now, touched, weir__load_acquire(&params->mult), cap, x + (f & WEIR__UNITS)) >=
+           (int64_t)cap;
 }
 
 /* A full entry is about to be dropped: no entry is made before the time at which it was known to be full. */

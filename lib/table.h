@@ -19,20 +19,20 @@
 #include <stdint.h>
 
 #include "lib/limiter.h"
-#include "lib/siphash.h"
 
 /* Sets for max_keys: load 0.7. More costs little time and saves little memory; 64 keys of 65 are in their first set. */
 uint64_t weir__table_sets(uint64_t max_keys);
 
-/* The identity of a key. Never 0 in id[0]. */
+/* The identity of a key. The lowest byte of id[0], its tag, is never 0: what were two identities but for that become
+ * one, which is no likelier than any other collision. */
 WEIR__INLINE void weir__table_id(const struct weir *w, weir_policy_id policy, const void *key, size_t key_len,
                                  uint64_t id[2])
 {
-    uint64_t v[4] = {w->hash_start[0] ^ policy, w->hash_start[1], w->hash_start[2] ^ policy, w->hash_start[3]};
-
-    weir__siphash_finish(v, key, key_len, id);
-    if (WEIR__UNLIKELY(id[0] == 0))
-        id[0] = 1;
+    weir__identity_of(&w->identity, policy, key, key_len, id);
+    if (WEIR__UNLIKELY((uint8_t)id[0] == 0)) {
+        id[0] |= 0x80;
+        WEIR__BRANCH(id[0]);
+    }
 }
 
 WEIR__INLINE uint64_t weir__table_set(const struct weir *w, uint64_t hash)
@@ -58,9 +58,7 @@ WEIR__INLINE void weir__table_prefetch_first(const struct weir *w, const uint64_
 
 WEIR__INLINE uint8_t weir__table_tag(uint64_t id0)
 {
-    uint8_t tag = (uint8_t)id0;
-
-    return tag ? tag : 0x80;
+    return (uint8_t)id0;
 }
 
 /* Where the tags of the key's first set say it is; where they don't know it, the place where it would lie. */
@@ -117,6 +115,13 @@ void weir__table_unlock(struct weir *w, struct weir__hot *e, uint64_t x);
 /* Drops an entry that weir__table_lock locked at x and that nobody has pinned: false, and it is still locked, where
  * somebody has. */
 bool weir__table_drop(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now);
+
+/* f was written as of now: weir__bucket_level counts from there. */
+WEIR__INLINE void weir__table_touch(struct weir__hot *e, uint64_t now)
+{
+    if (now > weir__load_relaxed(&e->touched))
+        weir__store_relaxed(&e->touched, now);
+}
 
 /* For recovery, of an entry that a dead process has left: frees one that is nobody's; or unlocks one that is as it
  * was. */

@@ -110,6 +110,8 @@ static int decide(const struct weir__ask *ask, uint64_t now, int64_t cost, int64
             *charged = verdict == WEIR_ALLOW ? cost : 0;
             if (verdict == WEIR__REKEYED && weir__load_acquire(&e->regime) != WEIR__LOCAL)
                 weir__policy_settle(w, e);
+            else if (verdict == WEIR_DENY && weir__lease_reclaim(w, e, now))
+                continue;
         } else if (is_strict(ask->p)) {
             verdict = weir__hybrid_outage(w, e, x, ask->id, ask->policy, now, cost, -1, charged, result);
         } else {
@@ -136,6 +138,8 @@ static int look(const struct weir__ask *ask, uint64_t now, int64_t cost, struct 
             verdict = weir__decide_peek(ask->p, e, x, ask->id, now, cost, result);
             if (verdict == WEIR__REKEYED && weir__load_acquire(&e->regime) != WEIR__LOCAL)
                 weir__policy_settle(w, e);
+            else if (verdict == WEIR_DENY && weir__lease_reclaim(w, e, now))
+                continue;
         } else {
             burst = weir__load_relaxed(&ask->p->burst);
             verdict = (uint64_t)cost > burst ? WEIR_DENY : WEIR_ALLOW;
@@ -400,6 +404,7 @@ static void refill(struct weir *w, struct weir__hot *e, uint64_t x, uint64_t now
         (f & ~WEIR__UNITS);
     /* release: whoever sees this f sees the lock bit, or the x that follows */
     weir__store_release(&e->f, f);
+    weir__table_touch(e, now);
     weir__store_relaxed(&w->cold[weir__slot_of(w, e)].base, x);
     weir__store_relaxed(&w->cold[weir__slot_of(w, e)].returned, 0);
     weir__table_unlock(w, e, x);

@@ -7,6 +7,7 @@
 #define WEIR_LIB_TAKE_H
 
 #include "lib/decide.h"
+#include "lib/lease.h"
 #include "lib/limiter.h"
 #include "lib/stats.h"
 #include "lib/table.h"
@@ -58,6 +59,8 @@ WEIR__INLINE int weir__take_fast(const struct weir__ask *ask, uint64_t now, int6
             verdict = weir__decide_quick(ask->p, e, x, now, cost, true);
         if (verdict == WEIR__REKEYED)
             verdict = weir__decide_take(ask->p, e, x, ask->id, now, cost, result);
+        if (verdict == WEIR_DENY && weir__lease_reclaim(w, e, now))
+            verdict = WEIR__REKEYED;
         if (WEIR__LIKELY(verdict != WEIR__REKEYED)) {
             if (result) {
                 result->policy = ask->policy;

@@ -169,7 +169,7 @@ int weir__seam_out(struct weir *w, uint32_t slot, struct weir__report *report)
     return weir__load_relaxed(&e->reported);
 }
 
-void weir__seam_reclaim(struct weir *w, weir__wants_fn keep, void *ctx)
+void weir__seam_reclaim(struct weir *w, weir__keep_fn keep, void *ctx)
 {
     struct weir__report report;
     int out;

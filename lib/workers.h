@@ -20,9 +20,11 @@ enum weir__hand {
     WEIR__HAND_GRANTING = 4 /* an answer is being put in force */
 };
 
-/* release: what is done next comes after */
+/* release: what is done next comes after. A limiter of one process has no successor that would read it. */
 WEIR__INLINE void weir__hand_take(struct weir *w, uint32_t slot, enum weir__hand hand, uint64_t base)
 {
+    if (!w->state->shared)
+        return;
     weir__store_relaxed(&w->state->hand_slot, slot);
     weir__store_relaxed(&w->state->hand_base, base);
     weir__store_relaxed(&w->state->hand_refunded, 0);

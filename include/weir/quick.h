@@ -52,9 +52,10 @@ struct WEIR_SHARED_ weir_gate_ {
 
 /* What one thread may spend without asking, from `leases` as its counters from `counts`. */
 struct WEIR_SHARED_ weir_lease_ {
-    uint64_t tokens;
+    int64_t tokens;   /* or fewer than none: another thread has taken them back */
     uint64_t changes; /* when it was filled */
-    uint64_t other[6];
+    uint64_t busy;    /* where one step of spending is several instructions: its thread is at it */
+    uint64_t other[5];
 };
 
 /* How a handle begins. */
@@ -73,8 +74,10 @@ struct weir_quick_ {
     char *leases;                /* NULL until threads were in each other's way */
 };
 
-#define WEIR_LEASE_STEP_ 256u   /* bytes of counters for a byte of leases */
-#define WEIR_UNDECIDED_ (-1000) /* nothing was done: ask the library */
+#define WEIR_LEASE_STEP_ 256u             /* bytes of counters for a byte of leases */
+#define WEIR_LEASE_MOST_ INT64_C(1 << 30) /* tokens of one; a cost of more is not taken from it */
+#define WEIR_LEASE_GONE_ (INT64_MIN / 2)  /* tokens of one that was taken back; a cost less where one is refused */
+#define WEIR_UNDECIDED_ (-1000)           /* nothing was done: ask the library */
 
 /* Never compiled as a function of its own: where one is needed it is the library's. */
 #define WEIR_INLINE_ extern __inline __attribute__((gnu_inline, always_inline))
@@ -83,7 +86,9 @@ struct weir_quick_ {
 __extension__ typedef unsigned __int128 weir_u128_;
 
 /* In memory that this thread alone writes one instruction is quicker than two. */
-#if defined(__x86_64__) && defined(__GCC_ASM_FLAG_OUTPUTS__) && !defined(__SANITIZE_THREAD__)
+#if defined(WEIR_NO_RMW_) /* for tests of what other machines do */
+#define WEIR_RMW_ 0
+#elif defined(__x86_64__) && defined(__GCC_ASM_FLAG_OUTPUTS__) && !defined(__SANITIZE_THREAD__)
 #define WEIR_RMW_ 1
 #else
 #define WEIR_RMW_ 0
@@ -107,23 +112,30 @@ WEIR_INLINE_ void weir_count_(char *counts, size_t stripe, int verdict)
 #endif
 }
 
-/* False: there are fewer, and nothing was done. */
-WEIR_INLINE_ int weir_lease_spend_(struct weir_lease_ *lease, uint64_t cost)
+/* False: there are fewer, and nothing was done. Another thread that wants the tokens back passes all threads through a
+ * barrier (membarrier): it must find this done or not begun, which is one instruction, or is announced. */
+WEIR_INLINE_ int weir_lease_spend_(struct weir_lease_ *lease, int64_t cost)
 {
-#if WEIR_RMW_
     int fewer;
 
-    __asm__("subq %2, %0" : "+m"(lease->tokens), "=@ccc"(fewer) : "er"(cost));
-    if (WEIR_RARE_(fewer)) {
-        lease->tokens += cost;
-        return 0;
-    }
+#if WEIR_RMW_
+    __asm__("subq %2, %0" : "+m"(lease->tokens), "=@ccl"(fewer) : "er"(cost));
+    if (WEIR_RARE_(fewer))
+        __asm__("addq %1, %0" : "+m"(lease->tokens) : "er"(cost) : "cc");
 #else
-    if (WEIR_RARE_(cost > lease->tokens))
-        return 0;
-    lease->tokens -= cost;
+    int64_t tokens;
+
+    __atomic_store_n(&lease->busy, 1, __ATOMIC_RELAXED);
+    /* before what follows, for the other thread's barrier: the compiler alone must keep the order */
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    tokens = __atomic_load_n(&lease->tokens, __ATOMIC_RELAXED);
+    fewer = tokens < cost;
+    if (!WEIR_RARE_(fewer))
+        __atomic_store_n(&lease->tokens, tokens - cost, __ATOMIC_RELAXED);
+    /* release: whoever finds this finds what was spent */
+    __atomic_store_n(&lease->busy, 0, __ATOMIC_RELEASE);
 #endif
-    return 1;
+    return !fewer;
 }
 
 /* From this thread's lease, if there are leases. */
@@ -135,8 +147,9 @@ WEIR_INLINE_ int weir_take_lease_(struct weir_quick_ *q, char *leases, int64_t c
     if (!leases || WEIR_RARE_(stripe >= q->stripes))
         return WEIR_UNDECIDED_;
     lease = (struct weir_lease_ *)(void *)(leases + stripe / WEIR_LEASE_STEP_);
-    if (WEIR_RARE_(cost < 1) || WEIR_RARE_(__atomic_load_n(&q->gate->changes, __ATOMIC_ACQUIRE) != lease->changes) ||
-        WEIR_RARE_(!weir_lease_spend_(lease, (uint64_t)cost)))
+    if (WEIR_RARE_((uint64_t)cost - 1 >= (uint64_t)WEIR_LEASE_MOST_) ||
+        WEIR_RARE_(__atomic_load_n(&q->gate->changes, __ATOMIC_ACQUIRE) != lease->changes) ||
+        WEIR_RARE_(!weir_lease_spend_(lease, cost)))
         return WEIR_UNDECIDED_;
     weir_count_(q->counts, stripe, 0);
     return 0;

@@ -30,7 +30,8 @@ struct weir_sync_options {
     uint32_t timeout_ms;         /* of one batch; 0: 50 */
     uint32_t drain_ms;           /* weir_sync_close reports what is unsent for at most this long; 0: 1,000 */
     uint32_t batch_max;          /* keys a batch, 1 to 512; 0: 256 */
-    uint32_t window;             /* full batches in flight, or as many smaller ones as weigh the same, 1 to 256; 0: 2 */
+    uint32_t window;             /* full batches in flight, or smaller ones that weigh the same, of which 2 x window at
+                                    most where Redis falls behind; 1 to 256; 0: 2 */
     uint32_t strict_window_us;   /* wait that long for strict requests to share a script, rounded up to libuv's whole
                                     milliseconds; 0: one turn of the loop */
     uint32_t shards;             /* hashes a policy's keys are spread over: the same on every node; 0: 64 */
@@ -62,12 +63,14 @@ struct weir_sync_options {
  * thread; the handles keep no loop alive. A Redis that can't be reached is not an error: the outage policies answer
  * until it is. One sync a limiter and process (WEIR_E_BUSY). After a fork, start it in the child, never before. Of the
  * processes that share a limiter one reconciles, and the others follow: `shards` is at most 64 then, and the same for
- * all, as is `prefix` (WEIR_E_MISMATCH); at most 1,024 of them (WEIR_E_FULL).
+ * all, as is `prefix` (WEIR_E_MISMATCH); at most 1,024 of them (WEIR_E_FULL). On an error *out is NULL; a caller's loop
+ * may have a handle to close yet when it next runs, and the limiter may be closed before that (its allocator is used).
  *   WEIR_E_URI, WEIR_E_RANGE, WEIR_E_NOSUP (TLS not built in), WEIR_E_NOMEM, WEIR_E_SYS. */
 WEIR_API int weir_sync_start(struct weir_sync **out, struct weir *w, struct uv_loop_s *loop,
                              const struct weir_sync_options *options);
 
-/* status 0: done; WEIR_E_TIMEOUT or WEIR_E_CLOSED otherwise. unsent: whole tokens that Redis was not told of. */
+/* status 0: done; WEIR_E_TIMEOUT or WEIR_E_CLOSED otherwise. unsent: whole tokens that Redis was not told of, or
+ * would not take: a bucket's debt ends at burst + max_overshoot. */
 typedef void (*weir_sync_cb)(void *arg, int status, uint64_t unsent);
 
 /* Calls back when all that was spent before the call has been acknowledged by Redis, or with WEIR_E_TIMEOUT after

@@ -133,7 +133,8 @@ struct weir_options {
  * compare-and-swap). */
 WEIR_API int weir_open(struct weir **out, const struct weir_options *options);
 
-/* Frees it; NULL is allowed. Threads: no other call may be running on it; weir_sync_close must have called back. */
+/* Frees it; NULL is allowed. Threads: no other call may be running on it; weir_sync_close must have called back, and
+ * handles be closed. */
 WEIR_API void weir_close(struct weir *w);
 
 /* The limiter's clock now, ns. */
@@ -176,7 +177,7 @@ struct weir_policy {
     enum weir_on_outage on_outage;
     enum weir_unknown unknown;
     const char *group; /* strict: policies of one group are charged together by weir_take_all; NULL: none */
-    uint64_t version;  /* of these numbers across the fleet; the highest wins */
+    uint64_t version;  /* of these numbers across the fleet, 2^53 at most; the highest wins */
     int shadow;        /* non-zero: decide and report (WEIR_SHADOW), never deny */
     uint64_t reserved[4];
 };
@@ -258,7 +259,8 @@ struct weir_request {
 WEIR_API int weir_take_many(struct weir *w, struct weir_request *requests, size_t n, uint64_t now_ns);
 
 /* Every request is charged, or none. On a denial result->policy names the one that denied and retry_after_ns is the
- * longest wait among them. n up to 64. */
+ * longest wait among those that denied. What requests of one bucket ask for adds up: WEIR_NEVER where that is more than
+ * its burst. n up to 64. */
 WEIR_API int weir_take_all(struct weir *w, struct weir_request *requests, size_t n, struct weir_result *result);
 
 /* ---- key handles ------------------------------------------------------------------------------------------------- */
@@ -268,7 +270,13 @@ struct weir_key;
 
 WEIR_API int weir_key_open(struct weir *w, weir_policy_id id, const void *key, size_t key_len, struct weir_key **out);
 
-/* As weir_take_at; now_ns 0: the limiter's clock. The usual case is compiled into the caller (weir/quick.h). */
+/* As weir_take_at; now_ns 0: the limiter's clock. The usual case is compiled into the caller (weir/quick.h).
+ *
+ * Threads that are in each other's way on one bucket lease tokens (no result, local policies of 160,000 a second and a
+ * burst of 1,024 or more): bucket and leases together never hold more than the burst, a lease at most 1/64 of it and
+ * 100 us of refill, all of them at most 1/16. A lease goes back when its thread ends, its handle is closed or its
+ * policy is changed; and to whoever would be denied else, once it was taken more than 1.1 ms ago. So nobody is denied
+ * for tokens that lie in older ones, but while its thread, or one that takes leases back, is just at it. */
 WEIR_API int weir_key_take(struct weir_key *key, int64_t cost, uint64_t now_ns, struct weir_result *result);
 
 /* Threads: no take may be running on it. NULL is allowed. */
@@ -283,7 +291,8 @@ typedef void (*weir_take_cb)(void *arg, int status, const struct weir_result *re
  * used. 0, or an error (then cb never runs): WEIR_E_NOSYNC, WEIR_E_CLOSED and those of weir_take. */
 WEIR_API int weir_take_async(struct weir *w, const struct weir_request *request, weir_take_cb cb, void *arg);
 
-/* The same, waiting for at most timeout_ns (0: the sync's timeout). Blocks only where Redis must be asked.
+/* The same, waiting for at most timeout_ns (0: the sync's timeout; a year where it is more). Blocks only where Redis
+ * must be asked.
  * Threads: any but the sync loop's own (WEIR_E_LOOP). */
 WEIR_API int weir_take_wait(struct weir *w, const struct weir_request *request, uint64_t timeout_ns,
                             struct weir_result *result);
@@ -308,8 +317,9 @@ struct weir_stats {
     int store_up;                /* 1: connected and answering */
     uint64_t allowed;            /* decisions, all policies and modes */
     uint64_t denied;
-    uint64_t reports; /* keys that Redis was told of, in hybrid policies */
-    uint64_t reserved[7];
+    uint64_t reports;           /* keys that Redis was told of, in hybrid policies */
+    uint64_t unreturned_tokens; /* strict: charged to nobody, perhaps: a refund had no answer */
+    uint64_t reserved[6];
 };
 
 /* WEIR_E_INVAL unless stats->size is set. */

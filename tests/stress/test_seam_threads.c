@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "support/fake_sync.h"
+#include "support/suite.h"
 
 enum { TAKERS = 3, TAKES = 12000, KEYS = 160, MAX_KEYS = 60, MAX_COST = 3, Q0 = 4 };
 
@@ -347,9 +348,5 @@ int main(void)
     tcase_add_test(tcase, nothing_is_admitted_twice_over_a_fall);
     tcase_add_test(tcase, attaching_and_detaching_under_takers);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

@@ -22,6 +22,7 @@
 #include "lib/hybrid.h"
 #include "lib/intent.h"
 #include "lib/table.h"
+#include "support/suite.h"
 #include "support/whole.h"
 
 #define DAY (UINT64_C(86400) * 1000000000)
@@ -394,11 +395,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    int failed;
-
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

@@ -16,6 +16,7 @@
 
 #include "support/node.h"
 #include "support/redis_server.h"
+#include "support/suite.h"
 
 enum { THREADS = 8, KEYS = 4 };
 
@@ -207,15 +208,9 @@ int main(void)
 {
     Suite *suite = suite_create("strict_restart");
     TCase *tcase = tcase_create("restart");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tcase, getenv("WEIR_TAKES") ? 3600 : 120);
     tcase_add_test(tcase, each_wait_returns_once_though_redis_is_restarted);
     suite_add_tcase(suite, tcase);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

@@ -6,6 +6,7 @@
 #include <check.h>
 
 #include "benchmarks/fleet/account.h"
+#include "support/suite.h"
 
 #define MS UINT64_C(1000000)
 #define NEAR(a, b) ck_assert_double_eq_tol(a, b, 1e-6)
@@ -164,9 +165,5 @@ int main(void)
     tcase_add_test(tcase, keys_are_accounts_of_their_own);
     Suite *suite = suite_create("account");
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

@@ -3,9 +3,9 @@
  * tools/args: what a person may type, and what is refused.
  */
 #include <check.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "support/suite.h"
 #include "tools/args.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -211,9 +211,5 @@ int main(void)
     tcase_add_test(tcase, words);
     tcase_add_test(tcase, options);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

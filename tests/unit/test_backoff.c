@@ -5,6 +5,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "support/suite.h"
 #include "sync/backoff.h"
 
 #define MS UINT64_C(1000000)
@@ -116,9 +117,5 @@ int main(void)
     tcase_add_test(tcase, a_fleet_comes_back_one_by_one);
     tcase_add_test(tcase, odd_bounds);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

@@ -4,12 +4,12 @@
  * rates from 1 a day to 100 million a second, uptimes up to five years, clocks that step back.
  */
 #include <check.h>
-#include <stdlib.h>
 
 #include <weir/weir.h>
 
 #include "lib/bucket.h"
 #include "support/reference.h"
+#include "support/suite.h"
 
 typedef reference_level_t i128;
 
@@ -331,11 +331,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    int failed;
-
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

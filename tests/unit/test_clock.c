@@ -5,11 +5,11 @@
  */
 #include <check.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "lib/clock.h"
+#include "support/suite.h"
 
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
@@ -125,7 +125,7 @@ static void learn(struct made_up *m)
     m->clock.seen_ns = m->ns;
     m->counter += 20 * MS;
     m->ns += 10 * MS;
-    weir__clock_check(&m->clock, m->counter, m->ns);
+    weir__clock_check(&m->clock, m->counter, m->ns, 50);
     ck_assert_uint_eq(m->clock.source, WEIR__CLOCK_COUNTER);
 }
 
@@ -150,7 +150,7 @@ static uint64_t go_on(struct made_up *m, uint64_t counter, uint64_t ns)
     m->counter += counter;
     m->ns += ns;
     said = says(m);
-    weir__clock_check(&m->clock, m->counter, m->ns);
+    weir__clock_check(&m->clock, m->counter, m->ns, 50);
     if (m->clock.source == WEIR__CLOCK_COUNTER)
         ck_assert_uint_ge(says(m), said);
     else
@@ -249,8 +249,39 @@ START_TEST(a_counter_that_stands_is_given_up)
     struct made_up m;
 
     learn(&m);
-    go_on(&m, 0, SECOND);
+    m.ns += SECOND;
+    m.clock.seen_took = 0; /* as it would find */
+    weir__clock_check(&m.clock, m.counter, m.ns, 0);
     ck_assert_uint_eq(m.clock.source, WEIR__CLOCK_SYSTEM);
+}
+END_TEST
+
+/* A thread that is stopped between the two readings, each time: by a debugger that goes instruction by instruction. */
+START_TEST(what_is_read_too_far_apart_says_nothing)
+{
+    const uint64_t late = 2 * MS;
+    struct made_up m;
+    uint64_t before, base;
+
+    memset(&m, 0, sizeof m);
+    m.clock.source = WEIR__CLOCK_LEARNING;
+    weir__clock_check(&m.clock, 20 * MS, 10 * MS + late, 2 * late);
+    ck_assert_uint_eq(m.clock.source, WEIR__CLOCK_LEARNING);
+    weir__clock_check(&m.clock, 60 * SECOND, 30 * SECOND + late, 2 * late); /* little, in so long a time */
+    ck_assert_uint_eq(m.clock.source, WEIR__CLOCK_COUNTER);
+
+    learn(&m);
+    go_on(&m, 2 * SECOND, SECOND);
+    base = in_force(&m)->base;
+    m.counter += 2 * SECOND;
+    m.ns += SECOND;
+    before = says(&m);
+    weir__clock_check(&m.clock, m.counter, m.ns + late, 2 * late);
+    ck_assert_uint_eq(says(&m), before);
+    ck_assert_uint_eq(in_force(&m)->base, base);
+    weir__clock_check(&m.clock, m.counter, m.ns, 50);
+    ck_assert_uint_eq(in_force(&m)->base, m.counter);
+    ck_assert_uint_eq(says(&m), before);
 }
 END_TEST
 
@@ -271,17 +302,12 @@ static Suite *suite(void)
     tcase_add_test(made_up, a_suspend_counts);
     tcase_add_test(made_up, a_bad_counter_is_given_up);
     tcase_add_test(made_up, a_counter_that_stands_is_given_up);
+    tcase_add_test(made_up, what_is_read_too_far_apart_says_nothing);
     suite_add_tcase(s, made_up);
     return s;
 }
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    int failed;
-
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

@@ -14,6 +14,7 @@
 
 #include "lib/bucket.h"
 #include "support/reference.h"
+#include "support/suite.h"
 
 #define SECOND UINT64_C(1000000000)
 #define DAY (86400 * SECOND)
@@ -311,11 +312,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    int failed;
-
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

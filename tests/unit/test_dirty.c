@@ -4,10 +4,10 @@
  */
 #include <check.h>
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "lib/dirty.h"
 #include "support/fake_sync.h"
+#include "support/suite.h"
 
 enum { THREADS = 3, ENTRIES = 130, ROUNDS = 20000, PUSHES = 20000 };
 
@@ -30,17 +30,17 @@ START_TEST(a_mark_lists_once)
     weir__dirty_mark(fake.w, e);
     weir__dirty_mark(fake.w, e);
     ck_assert_int_eq(weir__dirty_any(fake.w), 1);
-    ck_assert_uint_eq(weir__dirty_grab(fake.w, 0), 0);
-    ck_assert_uint_eq(weir__dirty_grab(fake.w, 1), UINT64_C(1) << 6);
-    ck_assert_uint_eq(weir__dirty_grab(fake.w, 1), 0);
+    ck_assert_uint_eq(weir__dirty_take(fake.w, 0, UINT64_MAX), 0);
+    ck_assert_uint_eq(weir__dirty_take(fake.w, 1, UINT64_MAX), UINT64_C(1) << 6);
+    ck_assert_uint_eq(weir__dirty_take(fake.w, 1, UINT64_MAX), 0);
     /* taken off, but not cleared: it is still known to be dirty */
     weir__dirty_mark(fake.w, e);
-    ck_assert_uint_eq(weir__dirty_grab(fake.w, 1), 0);
+    ck_assert_uint_eq(weir__dirty_take(fake.w, 1, UINT64_MAX), 0);
     weir__dirty_put_back(fake.w, 1, UINT64_C(1) << 6);
-    ck_assert_uint_eq(weir__dirty_grab(fake.w, 1), UINT64_C(1) << 6);
+    ck_assert_uint_eq(weir__dirty_take(fake.w, 1, UINT64_MAX), UINT64_C(1) << 6);
     weir__dirty_clear(e);
     weir__dirty_mark(fake.w, e);
-    ck_assert_uint_eq(weir__dirty_grab(fake.w, 1), UINT64_C(1) << 6);
+    ck_assert_uint_eq(weir__dirty_take(fake.w, 1, UINT64_MAX), UINT64_C(1) << 6);
 }
 END_TEST
 
@@ -51,7 +51,7 @@ START_TEST(every_slot_has_a_bit)
         weir__dirty_mark(fake.w, &fake.w->hot[slot]);
     uint32_t seen = 0;
     for (size_t word = 0; word < weir__dirty_words(fake.w); word++)
-        seen += (uint32_t)__builtin_popcountll(weir__dirty_grab(fake.w, word));
+        seen += (uint32_t)__builtin_popcountll(weir__dirty_take(fake.w, word, UINT64_MAX));
     ck_assert_uint_eq(seen, fake.w->slots);
 }
 END_TEST
@@ -97,7 +97,7 @@ static void *spend(void *arg)
 static void collect_once(uint64_t *seen)
 {
     for (size_t word = 0; word < weir__dirty_words(fake.w); word++) {
-        uint64_t mask = weir__dirty_grab(fake.w, word);
+        uint64_t mask = weir__dirty_take(fake.w, word, UINT64_MAX);
         for (; mask; mask &= mask - 1) {
             size_t slot = word * 64 + (unsigned)__builtin_ctzll(mask);
             weir__dirty_clear(&fake.w->hot[slot]);
@@ -190,9 +190,5 @@ int main(void)
     tcase_add_test(tcase, no_spend_escapes_the_collector);
     tcase_add_test(tcase, urgent_survives_threads);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

@@ -8,6 +8,8 @@
 
 #include <weir/http.h>
 
+#include "support/suite.h"
+
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
 #define DAY (86400 * SECOND)
@@ -549,11 +551,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    int failed;
-
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

@@ -4,12 +4,13 @@
  * results; refunds; handles; a full table; fork.
  */
 #include <check.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <weir/weir.h>
+
+#include "support/suite.h"
 
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
@@ -114,6 +115,57 @@ START_TEST(case_1_a_dropped_key_is_not_made_in_the_past)
     ck_assert_int_eq(take(id, 10), WEIR_ALLOW);
     now = 160 * SECOND;
     ck_assert_int_eq(take(id, 1), WEIR_DENY);
+}
+END_TEST
+
+/* A clock that began at 0 and is set right, or a key that nobody asks for: at every rate, whatever call comes first. */
+START_TEST(case_1_a_clock_that_jumps_decades_ahead)
+{
+    static const uint64_t rates[][3] = {
+        {10, 100000 * SECOND, 1}, {1, DAY, 9}, {100000000, SECOND, 1000}, {1000, SECOND, 1000}, {1, HOUR, 10}};
+    const uint64_t *rate = rates[_i];
+    int64_t burst = (int64_t)rate[2];
+    struct weir_policy same = WEIR_POLICY_INIT;
+
+    same.mode = WEIR_LOCAL;
+    same.limit = rate[0];
+    same.per_ns = rate[1];
+    same.burst = rate[2];
+    for (uint64_t years = 1; years < 584; years += years / 4 + 1) {
+        weir_policy_id id;
+
+        teardown();
+        setup();
+        id = add("p", rate[0], rate[1], rate[2]);
+        now = 1;
+        ck_assert_int_eq(take(id, burst), WEIR_ALLOW);
+        now = years * 365 * DAY;
+        if (years % 4 == 0)
+            ck_assert_int_eq(weir_give(w, id, "key", 3, 1), 0);
+        else if (years % 4 == 1)
+            ck_assert_int_eq(weir_peek(w, id, "key", 3, burst, NULL), WEIR_ALLOW);
+        else if (years % 4 == 2)
+            ck_assert_int_eq(weir_policy_set(w, id, &same), 0);
+        for (int64_t left = burst; left > 0; left -= burst > 20 ? burst : 1)
+            ck_assert_int_eq(weir_take(w, id, "key", 3, burst > 20 ? burst : 1, NULL), WEIR_ALLOW);
+        ck_assert_int_eq(take(id, 1), WEIR_DENY);
+        ck_assert_uint_eq(r.retry_after_ns, (rate[1] + rate[0] - 1) / rate[0]);
+    }
+}
+END_TEST
+
+/* What never refills doesn't refill in decades either. */
+START_TEST(case_1_decades_are_not_for_ever)
+{
+    weir_policy_id never = add("never", 0, SECOND, 5), slow = add("slow", 1, DAY, 1000000);
+
+    ck_assert_int_eq(take(never, 3), WEIR_ALLOW);
+    ck_assert_int_eq(take(slow, 1000000), WEIR_ALLOW);
+    now = 100 * 365 * DAY;
+    ck_assert_int_eq(take(never, 3), WEIR_DENY);
+    ck_assert_int_eq(r.remaining, 2);
+    ck_assert_int_eq(take(slow, 36500), WEIR_ALLOW);
+    ck_assert_int_eq(r.remaining, 0);
 }
 END_TEST
 
@@ -591,6 +643,8 @@ static Suite *suite(void)
     tcase_add_test(t, case_1_clock_steps_back);
     tcase_add_test(t, case_1_waits_while_the_clock_is_back);
     tcase_add_test(t, case_1_a_dropped_key_is_not_made_in_the_past);
+    tcase_add_loop_test(t, case_1_a_clock_that_jumps_decades_ahead, 0, 5);
+    tcase_add_test(t, case_1_decades_are_not_for_ever);
     tcase_add_test(t, case_4_the_first_take_is_allowed);
     suite_add_tcase(s, t);
 
@@ -640,11 +694,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    int failed;
-
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

@@ -4,10 +4,11 @@
  */
 #include <check.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <weir/weir.h>
+
+#include "support/suite.h"
 
 #define SECOND UINT64_C(1000000000)
 #define HOUR (3600 * SECOND)
@@ -231,13 +232,39 @@ START_TEST(one_bucket_twice)
 
     ck_assert_int_eq(weir_take_all(w, list, 3, &r), WEIR_DENY);
     ck_assert_uint_eq(r.policy, a);
-    ck_assert_uint_eq(r.retry_after_ns, 2 * (HOUR / 10));
+    ck_assert_uint_eq(r.retry_after_ns, WEIR_NEVER); /* 12 are more than it ever holds */
+    ck_assert_int_eq(list[1].status, WEIR_ALLOW);
+    ck_assert_int_eq(list[2].status, WEIR_DENY);
     ck_assert_int_eq(left(a, "x"), 10);
     ck_assert_int_eq(left(b, "x"), 10);
     list[2].cost = 4;
     ck_assert_int_eq(weir_take_all(w, list, 3, &r), WEIR_ALLOW);
     ck_assert_int_eq(left(a, "x"), 0);
     ck_assert_int_eq(left(b, "x"), 9);
+}
+END_TEST
+
+/* Whatever it lacks: what is told is the wait until all of them pass, and 1 ns less is not enough. */
+START_TEST(waits_for_one_bucket_add_up)
+{
+    weir_policy_id a = add("a", 10, HOUR);
+    struct weir_request list[4] = {request(a, "x", 3), request(a, "y", 9), request(a, "x", 0), request(a, "x", 5)};
+
+    for (int spent = 1; spent <= 10; spent++) {
+        now += 2 * HOUR;
+        ck_assert_int_eq(weir_take(w, a, "x", 1, spent, NULL), WEIR_ALLOW);
+        if (spent <= 2)
+            continue;
+        ck_assert_int_eq(weir_take_all(w, list, 4, &r), WEIR_DENY);
+        ck_assert_uint_eq(r.retry_after_ns, (uint64_t)(spent - 2) * (HOUR / 10));
+        now += r.retry_after_ns - 1;
+        ck_assert_int_eq(weir_take_all(w, list, 4, NULL), WEIR_DENY);
+        now += 1;
+        ck_assert_int_eq(weir_take_all(w, list, 4, NULL), WEIR_ALLOW);
+    }
+    list[0].cost = list[3].cost = INT64_MAX;
+    ck_assert_int_eq(weir_take_all(w, list, 4, &r), WEIR_DENY);
+    ck_assert_uint_eq(r.retry_after_ns, WEIR_NEVER);
 }
 END_TEST
 
@@ -272,6 +299,10 @@ START_TEST(members_that_peek_or_shadow)
     ck_assert_int_eq(left(a, "x"), 7);
     ck_assert_int_eq(left(a, "y"), 10);
     ck_assert_int_eq(left(s, "x"), 0);
+    list[1] = request(a, "x", 8);
+    ck_assert_int_eq(weir_take_all(w, list, 3, &r), WEIR_DENY);
+    ck_assert_uint_eq(r.policy, a);
+    ck_assert_uint_eq(r.retry_after_ns, 2 * (HOUR / 10)); /* a shadow's own wait is nobody's */
 }
 END_TEST
 
@@ -358,6 +389,7 @@ static Suite *suite(void)
     tcase_add_test(all, or_none);
     tcase_add_test(all, the_longest_wait_admits);
     tcase_add_test(all, one_bucket_twice);
+    tcase_add_test(all, waits_for_one_bucket_add_up);
     tcase_add_test(all, errors_charge_nothing);
     tcase_add_test(all, members_that_peek_or_shadow);
     tcase_add_test(all, shared_members_without_a_sync);
@@ -368,11 +400,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    int failed;
-
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

@@ -4,12 +4,12 @@
  */
 #include <check.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <weir/weir.h>
 
 #include "support/exposition.h"
+#include "support/suite.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -77,6 +77,36 @@ START_TEST(the_lines)
 }
 END_TEST
 
+/* One name that is no UTF-8 must not spoil the whole text for who reads it. */
+START_TEST(names_become_utf8)
+{
+    static const struct {
+        const char *name, *shown;
+    } names[] = {{"caf\xc3\xa9 \xf0\x9f\x8c\x8a", "caf\xc3\xa9 \xf0\x9f\x8c\x8a"},
+                 {"\xff", "\xef\xbf\xbd"},
+                 {"a\xc3", "a\xef\xbf\xbd"},
+                 {"\xc0\xafz", "\xef\xbf\xbd\xef\xbf\xbdz"},
+                 {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+                 {"\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}};
+    struct weir_policy p = WEIR_POLICY_INIT;
+    weir_policy_id id;
+    char line[128];
+
+    p.mode = WEIR_LOCAL;
+    p.limit = 1;
+    p.per_ns = SECOND;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        p.name = names[i].name;
+        ck_assert_int_eq(weir_policy_add(w, &p, &id), 0);
+    }
+    ck_assert_int_lt(weir_metrics_write(w, text, sizeof text), (int)sizeof text);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(line, sizeof line, "weir_policy_limit{policy=\"%s\"} 1", names[i].shown);
+        has_line(line);
+    }
+}
+END_TEST
+
 START_TEST(the_format)
 {
     ck_assert_int_gt(weir_metrics_write(w, text, sizeof text), 0);
@@ -132,6 +162,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, the_lines);
     tcase_add_test(t, the_format);
+    tcase_add_test(t, names_become_utf8);
     tcase_add_test(t, short_buffers);
     tcase_add_test(t, stats_of_other_sizes);
     suite_add_tcase(s, t);
@@ -140,11 +171,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    int failed;
-
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

@@ -4,9 +4,10 @@
  * here from what they document.
  */
 #include <check.h>
-#include <stdlib.h>
 
 #include <weir/weir.h>
+
+#include "support/suite.h"
 
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
@@ -158,17 +159,11 @@ int main(void)
 {
     Suite *s = suite_create("migration");
     TCase *t = tcase_create("migration");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, limit_req_of_the_same_numbers);
     tcase_add_test(t, gcra_of_the_same_numbers);
     tcase_add_test(t, a_fixed_window_of_the_same_numbers);
     suite_add_tcase(s, t);
-    runner = srunner_create(s);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(s);
 }

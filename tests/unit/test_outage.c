@@ -3,9 +3,9 @@
  * The taker's side of shared policies in an outage: a slice that ends, shares, open, closed, strict policies.
  */
 #include <check.h>
-#include <stdlib.h>
 
 #include "support/fake_sync.h"
+#include "support/suite.h"
 
 static struct fake_sync fake;
 static struct weir_result r;
@@ -264,9 +264,5 @@ int main(void)
     tcase_add_test(tcase, an_expired_slice_is_listed_for_renewal);
     tcase_add_test(tcase, a_strict_outage_lives_on_the_share);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

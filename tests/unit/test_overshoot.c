@@ -5,6 +5,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "support/suite.h"
 #include "tools/overshoot.h"
 
 #define MS UINT64_C(1000000)
@@ -176,9 +177,5 @@ int main(void)
     tcase_add_test(tcase, merging_keeps_the_order_of_time);
     tcase_add_test(tcase, a_queue_does_not_grow_without_need);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

@@ -5,12 +5,12 @@
 #include <check.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <weir/weir.h>
 
 #include "lib/limiter.h"
+#include "support/suite.h"
 
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
@@ -121,11 +121,14 @@ START_TEST(bad_policies_are_refused)
     ck_assert_int_eq(weir_policy_add(w, &p, &id), WEIR_E_INVAL);
     p.mode = WEIR_STRICT;
     ck_assert_int_eq(weir_policy_add(w, &p, &id), WEIR_E_INVAL);
-    p = numbers(1, DAY, 20); /* Redis would have to keep it for 40 days and more */
+    p = numbers(1, DAY, 19); /* Redis would have to keep it for 2 x 19 + 1 + 2 days: 40 is the most */
     p.mode = WEIR_HYBRID;
     p.max_overshoot = 1;
     ck_assert_int_eq(weir_policy_add(w, &p, &id), WEIR_E_RANGE);
-    p.burst = 19;
+    p.burst = 18;
+    p.version = (UINT64_C(1) << 53) + 1; /* a double would take it for 2^53 */
+    ck_assert_int_eq(weir_policy_add(w, &p, &id), WEIR_E_RANGE);
+    p.version--;
     ck_assert_int_eq(weir_policy_add(w, &p, &id), 0);
     /* none of them left anything behind */
     ck_assert_uint_eq(id, 0);
@@ -259,6 +262,29 @@ START_TEST(fractions_are_carried)
     ck_assert_int_eq(take(id, 1), WEIR_DENY);
     ck_assert_uint_ge(r.retry_after_ns, 45 * SECOND);
     ck_assert_uint_le(r.retry_after_ns, 45 * SECOND + 10 * MS);
+}
+END_TEST
+
+/* A token every 1,024 ns leaves no fraction of a unit: the bucket then holds to the last one what is asked for. Of what
+ * a take compares, bits that tell which numbers are in force must not count. */
+START_TEST(a_whole_token_is_one_after_any_change)
+{
+    weir_policy_id id = add(1, 1024, 8);
+
+    for (uint64_t burst = 8; burst < 16; burst++) {
+        if (burst > 8)
+            set(id, 1, 1024, burst);
+        now += 1024 * 100;
+        ck_assert_int_eq(take(id, (int64_t)burst), WEIR_ALLOW);
+        for (int64_t cost = 1; cost <= 3; cost++) {
+            uint64_t wait = 1024 * (uint64_t)cost;
+
+            ck_assert_int_eq(weir_take_at(w, id, "key", 3, cost, now + wait - 1, NULL), WEIR_DENY);
+            ck_assert_int_eq(weir_take_at(w, id, "key", 3, cost, now + wait, NULL), WEIR_ALLOW);
+            ck_assert_int_eq(weir_take_at(w, id, "key", 3, 1, now + wait, NULL), WEIR_DENY);
+            now += wait;
+        }
+    }
 }
 END_TEST
 
@@ -428,6 +454,7 @@ static Suite *suite(void)
     tcase_add_test(t, idle_overflow_is_not_kept);
     tcase_add_test(t, there_and_back_refills_nothing);
     tcase_add_test(t, fractions_are_carried);
+    tcase_add_test(t, a_whole_token_is_one_after_any_change);
     tcase_add_test(t, every_entry_is_reached);
     tcase_add_test(t, bad_changes_change_nothing);
     tcase_add_test(t, a_handle_sees_the_change);
@@ -439,11 +466,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    int failed;
-
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

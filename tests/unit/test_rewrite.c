@@ -10,6 +10,7 @@
 
 #include "lib/table.h"
 #include "support/fake_sync.h"
+#include "support/suite.h"
 
 static struct fake_sync fake;
 static struct weir_result r;
@@ -433,9 +434,5 @@ int main(void)
     tcase_add_test(tcase, a_new_key_inherits_nothing);
     tcase_add_test(tcase, a_report_that_is_out_keeps_the_entry);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

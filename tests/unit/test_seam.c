@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "support/fake_sync.h"
+#include "support/suite.h"
 
 static struct fake_sync fake;
 static struct weir_result r;
@@ -197,6 +198,87 @@ START_TEST(a_clean_slice_can_be_reported)
         ;
     ck_assert_int_eq(weir__seam_report(fake.w, slot, fake.now, &report), 0);
     ck_assert_uint_eq(fake.w->hot[slot].pin, 0);
+}
+END_TEST
+
+/* What was seen dirty may be anything by the time its turn comes. */
+START_TEST(what_is_reported_later_is_what_is_there_then)
+{
+    const char *keys[] = {"dirty", "clean", "out", "forgotten", "local", "urgent"};
+    struct weir_policy policy = WEIR_POLICY_INIT;
+    struct weir__report reports[6];
+    uint32_t slots[6];
+    weir_policy_id other = fake_policy(&fake, "q", 10, FAKE_SECOND, 10, WEIR_OUTAGE_LOCAL, WEIR_UNKNOWN_ADMIT);
+
+    ck_assert_int_eq(fake_take(&fake, id, "clean", 1, NULL), WEIR_ALLOW);
+    ck_assert_int_eq(fake_take(&fake, id, "out", 1, NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(fake_collect(&fake), 2);
+    weir__seam_release(fake.w, fake_report(&fake, "clean")->slot, 0, 0);
+    for (int i = 0; i < 6; i++) {
+        weir_policy_id of = i == 4 ? other : id;
+
+        if (i != 1)
+            ck_assert_int_eq(fake_take(&fake, of, keys[i], i == 5 ? 27 : 1, NULL), WEIR_ALLOW);
+        slots[i] = weir__slot_of(fake.w, fake_entry(&fake, of, keys[i]));
+    }
+    ck_assert_int_eq(weir_forget(fake.w, id, "forgotten", 9), 0);
+    policy.name = "q";
+    policy.limit = policy.burst = 10;
+    policy.per_ns = FAKE_SECOND;
+    policy.mode = WEIR_LOCAL;
+    ck_assert_int_eq(weir_policy_set(fake.w, other, &policy), 0);
+    ck_assert_uint_eq(fake_urgent(&fake), 1); /* taken before its turn came */
+    ck_assert_int_eq(fake_take(&fake, id, "dirty", 2, NULL), WEIR_ALLOW);
+
+    size_t n = weir__seam_later(fake.w, slots, 6, fake.now, reports);
+    ck_assert_uint_ge(n, 1);
+    ck_assert_uint_eq(reports[0].slot, slots[0]);
+    ck_assert_int_eq(reports[0].spent, 3);
+    for (size_t i = 1; i < n; i++)
+        ck_assert_int_eq(reports[i].spent, 0); /* of "forgotten", at most that it was asked for */
+    ck_assert_uint_eq(weir__seam_later(fake.w, slots, 6, fake.now, reports), 0);
+    ck_assert_uint_eq(weir__seam_unsent(fake.w), 1); /* what was taken from "out" since: its bit is still there */
+    weir__seam_release(fake.w, slots[2], 0, 0);
+    ck_assert_uint_eq(weir__seam_later(fake.w, slots, 6, fake.now, reports), 1);
+    ck_assert_uint_eq(reports[0].slot, slots[2]);
+    ck_assert_int_eq(reports[0].spent, 1);
+    ck_assert_int_eq(weir__seam_dirty(fake.w), 0);
+}
+END_TEST
+
+static uint64_t every_other(void *ctx, uint32_t first, uint64_t mask)
+{
+    ck_assert_uint_eq(first % 64, 0);
+    *(int *)ctx += __builtin_popcountll(mask);
+    return mask & UINT64_C(0x5555555555555555);
+}
+
+static int count_even(void *ctx, const struct weir__report *report)
+{
+    (void)ctx;
+    ck_assert_uint_eq(report->slot % 2, 0);
+    return 1;
+}
+
+START_TEST(what_is_not_picked_stays_dirty)
+{
+    int shown = 0;
+    size_t even = 0;
+
+    for (int i = 0; i < 100; i++) {
+        char key[8];
+        snprintf(key, sizeof key, "%d", i);
+        ck_assert_int_eq(fake_take(&fake, id, key, 1, NULL), WEIR_ALLOW);
+    }
+    for (uint32_t slot = 0; slot < weir__seam_slots(fake.w); slot += 2)
+        even += fake.w->hot[slot].id[0] != 0;
+    ck_assert_uint_eq(weir__seam_collect_some(fake.w, fake.now, 1000, every_other, count_even, &shown), even);
+    ck_assert_int_eq(shown, 100);
+    ck_assert_uint_eq(weir__seam_unsent(fake.w), 100 - even);
+    shown = 0;
+    ck_assert_uint_eq(weir__seam_collect_some(fake.w, fake.now, 1000, every_other, count_even, &shown), 0);
+    ck_assert_uint_eq((unsigned)shown, 100 - even);
+    ck_assert_uint_eq(fake_collect(&fake), 100 - even);
 }
 END_TEST
 
@@ -638,6 +720,8 @@ static void add_reports(Suite *suite)
     tcase_add_test(tcase, a_refused_urgent_report_stays_urgent);
     tcase_add_test(tcase, a_budget_goes_round);
     tcase_add_test(tcase, a_clean_slice_can_be_reported);
+    tcase_add_test(tcase, what_is_reported_later_is_what_is_there_then);
+    tcase_add_test(tcase, what_is_not_picked_stays_dirty);
     tcase_add_test(tcase, what_was_not_sent_comes_back);
     tcase_add_test(tcase, what_a_share_admitted_comes_back_with_it);
     tcase_add_test(tcase, remaining_is_steady_while_a_report_is_out);
@@ -659,9 +743,5 @@ int main(void)
     tcase_add_test(tcase, log_and_memory_are_the_limiters);
     tcase = new_case(suite, "store");
     tcase_add_loop_test(tcase, every_token_is_charged_once, 0, STORE_LOOPS);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

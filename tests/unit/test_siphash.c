@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "lib/siphash.h"
+#include "support/suite.h"
 
 /* ---- the reference: c rounds a word, d rounds at the end; 64 or 128 bits
  * ------------------------------------------- */
@@ -197,11 +198,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    int failed;
-
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

@@ -4,11 +4,11 @@
  */
 #include <check.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <hiredis/hiredis.h>
 
+#include "support/suite.h"
 #include "sync/cluster.h"
 #include "sync/wire.h"
 
@@ -208,9 +208,5 @@ int main(void)
     tcase_add_test(tcase, ranges_are_read);
     tcase_add_loop_test(tcase, what_is_no_range_is_refused, 0, COUNT(no_ranges));
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

@@ -4,11 +4,11 @@
  */
 #include <check.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <weir/weir.h>
 
+#include "support/suite.h"
 #include "sync/uri.h"
 
 struct expected {
@@ -304,9 +304,5 @@ int main(void)
     tcase_add_test(tcase, prints_no_secret);
     tcase_add_test(tcase, wiping_leaves_nothing);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/suite.h"
 #include "sync/wire.h"
 
 static const char sha[] = "0123456789abcdef0123456789abcdef01234567";
@@ -314,6 +315,8 @@ static struct weir__wire_record full_records[] = {
      .level = 99,
      .known = 1,
      .seed = 12,
+     .seed_age = 0.25,
+     .fallback = 2,
      .waits = &full_waits[1],
      .n_waits = 1},
     {.key = "r", .key_len = 1, .refunded = 8, .level = 99},
@@ -329,6 +332,7 @@ START_TEST(a_batch_is_laid_out_as_documented)
                                      .epoch = 77,
                                      .rtt = 0.001,
                                      .flags = WEIR__WIRE_HELLO | WEIR__WIRE_OUTAGE_LOCAL,
+                                     .nodes = 5,
                                      .records = full_records,
                                      .count = 3};
     struct command c;
@@ -344,10 +348,10 @@ START_TEST(a_batch_is_laid_out_as_documented)
     EXPECT_DOUBLES(&c, 6, WEIR__WIRE_FORMAT, 64, 3, 1000, 1e9, 500, 50, 200000, 50000, 4503599627370495.0);
     EXPECT_TEXT(&c, 7, "");
     expect_word(&c, 8, batch.node, 16);
-    EXPECT_DOUBLES(&c, 9, 12, 77, 1000, 3, 1, 2);
+    EXPECT_DOUBLES(&c, 9, 12, 77, 1000, 3, 1, 2, 5, 1.5);
     EXPECT_DOUBLES(&c, 10, 6);
     EXPECT_DOUBLES(&c, 11, 4, 1, 2, 500000, -1.5, 10e-6, 20e-6, 30, 7, 0, 8, 0, 0, 0, 0, 0, 0, 0);
-    EXPECT_DOUBLES(&c, 12, 12, 1e300, 1e300);
+    EXPECT_DOUBLES(&c, 12, 12, 250000, 2e-6, 1e300, 0, 0, 1e300, 0, 0);
     EXPECT_DOUBLES(&c, 13, 1, 1, 9, 2, 5, 2);
     EXPECT_TEXT(&c, 14, "ka\0b");
     EXPECT_TEXT(&c, 15, "khot");
@@ -777,9 +781,5 @@ int main(void)
     tcase_add_test(tcase, all_replies);
     tcase_add_test(tcase, peek_replies);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

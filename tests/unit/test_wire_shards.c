@@ -7,6 +7,7 @@
 
 #include <check.h>
 
+#include "support/suite.h"
 #include "sync/wire.h"
 
 enum { HEAD = 16 };
@@ -120,16 +121,10 @@ int main(void)
 {
     Suite *suite = suite_create("wire_shards");
     TCase *tcase = tcase_create("shards");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tcase, setup, NULL);
     tcase_add_test(tcase, shards_are_counted_together);
     tcase_add_test(tcase, replies_of_shards);
     suite_add_tcase(suite, tcase);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }
