@@ -11,9 +11,10 @@
 #include <hiredis/hiredis.h>
 
 #define PROBE_NS (100 * WEIR__MS)
+#define AT_ONCE 2u /* repeats of a batch in doubt that nothing puts off: a slice outlives three times a timeout */
 #define PAUSE_MAX_NS (5 * WEIR__SECOND)
 #define QUIET_NS (10 * WEIR__SECOND) /* one line for all shards */
-#define PREFETCH_AHEAD 6u
+#define RUN 16u         /* entries worked on together: the next ones are on their way from memory meanwhile */
 #define LOST_AT_ONCE 3u /* a Redis that loses its state more often than that in a row is asked at leisure */
 
 /* ---- it was applied ---------------------------------------------------------------------------------------------- */
@@ -42,8 +43,10 @@ static uint64_t overshot(double total, int64_t spent, int64_t carried)
     return under > 0 ? (uint64_t)llround(under) : 0; /* parts of a token: now one too many, now too few */
 }
 
-static void apply(struct weir__reconcile *rec, struct weir__lane *lane, struct weir__out *out,
-                  const struct weir__wire_grant *grant, const struct weir__wire_head *head, uint64_t mono, uint64_t now)
+/* What is put in force of an answer, and what is kept of it. */
+static void take_in(struct weir__reconcile *rec, struct weir__lane *lane, struct weir__out *out,
+                    const struct weir__wire_grant *grant, const struct weir__wire_head *head, uint64_t mono,
+                    uint64_t now, struct weir__grant *force)
 {
     const struct weir__slice_terms *terms = &lane->policy->terms;
     struct weir__kept *kept = out->kept;
@@ -57,35 +60,58 @@ static void apply(struct weir__reconcile *rec, struct weir__lane *lane, struct w
                                         .total = grant->total,
                                         .free = grant->free,
                                         .rich = grant->rich};
-    struct weir__grant force;
 
-    weir__slice_grant(terms, &ask, &answer, now, rec->node->rtt, &force);
-    if (force.rate <= 0 && force.cap <= 0)
-        force.until = 0; /* no slice that could end */
+    weir__slice_grant(terms, &ask, &answer, now, rec->node->rtt, force);
+    if (force->rate <= 0 && force->cap <= 0)
+        force->until = 0; /* no slice that could end */
     kept->carried = below_floor(&head->numbers, grant->total, out->spent);
-    weir__seam_overshoot(rec->node->w, lane->id, overshot(grant->total, out->spent, kept->carried));
+    if (grant->total < 0)
+        weir__seam_overshoot(rec->node->w, lane->id, overshot(grant->total, out->spent, kept->carried));
     weir__persist_carry(rec->node, kept); /* first: once it is applied nobody asks again */
-    weir__seam_apply(rec->node->w, kept->slot, now, &force);
     kept->known = 1;
     kept->total = grant->total;
+    if (out->slice)
+        kept->fallback = grant->fallback;
     kept->total_at = mono;
     kept->held = out->slice ? !weir__slice_nothing(&ask, &answer) : answer.level < 0;
     if (rec->draining && answer.rate <= 0 && answer.level < 1e-9)
         kept->held = 0; /* a debt, at most: there is nothing to give back */
-    weir__reconcile_settle(rec, out);
 }
 
-/* What the next answers are about lies all over memory: fetched in two steps, for one leads to the other. */
-static void prefetch(struct weir__reconcile *rec, const struct weir__batch *batch, uint32_t i)
+/* All of it was touched when the batch left; but whoever had the CPU since may have pushed it out of the caches.
+ * Fetched in two steps, for one leads to the other. */
+static void fetch(const struct weir__reconcile *rec, const struct weir__batch *batch, uint32_t i)
 {
-    if (i + 2 * PREFETCH_AHEAD < batch->wire.count && batch->outs[i + 2 * PREFETCH_AHEAD]) {
-        __builtin_prefetch(batch->outs[i + 2 * PREFETCH_AHEAD], 1, 3);
-        __builtin_prefetch((const char *)batch->outs[i + 2 * PREFETCH_AHEAD] + 64, 1, 3);
+    if (i + RUN < batch->wire.count)
+        weir__keys_prefetch(batch->outs[i + RUN]);
+    if (i < batch->wire.count && batch->outs[i]) {
+        weir__seam_prefetch(rec->node->w, batch->slots[i]);
+        weir__keys_prefetch(batch->outs[i]->kept);
     }
-    if (i + PREFETCH_AHEAD < batch->wire.count && batch->outs[i + PREFETCH_AHEAD]) {
-        weir__seam_prefetch(rec->node->w, batch->slots[i + PREFETCH_AHEAD]);
-        __builtin_prefetch(batch->outs[i + PREFETCH_AHEAD]->kept, 1, 3);
-        __builtin_prefetch((const char *)batch->outs[i + PREFETCH_AHEAD]->kept + 64, 1, 3);
+}
+
+/* A run at a time, for the table is taken hold of once a run. */
+static void take_all_in(struct weir__reconcile *rec, struct weir__batch *batch, const struct weir__wire_head *head,
+                        uint64_t mono, uint64_t now)
+{
+    struct weir__out *outs[RUN];
+    struct weir__grant force[RUN];
+    uint32_t slots[RUN], run;
+
+    for (uint32_t i = 0; i < RUN; i++)
+        fetch(rec, batch, i);
+    for (uint32_t i = 0; i < batch->wire.count;) {
+        for (run = 0; i < batch->wire.count && run < RUN; i++) {
+            fetch(rec, batch, i + RUN);
+            if (!batch->outs[i])
+                continue;
+            take_in(rec, batch->lane, batch->outs[i], &batch->grants[i], head, mono, now, &force[run]);
+            slots[run] = batch->slots[i];
+            outs[run++] = batch->outs[i];
+        }
+        weir__seam_apply_all(rec->node->w, slots, run, now, force);
+        for (uint32_t j = 0; j < run; j++)
+            weir__reconcile_settle(rec, outs[j]);
     }
 }
 
@@ -115,11 +141,7 @@ static void applied(struct weir__reconcile *rec, struct weir__batch *batch, cons
         weir__seam_log(node->w, WEIR_LOG_WARN, "policy %s: %.0f values in Redis made no sense and were replaced",
                        lane->policy->is.name, head->healed);
     weir__reconcile_alive(rec, batch->first_now);
-    for (uint32_t i = 0; i < batch->wire.count; i++) {
-        prefetch(rec, batch, i);
-        if (batch->outs[i])
-            apply(rec, lane, batch->outs[i], &batch->grants[i], head, mono, now);
-    }
+    take_all_in(rec, batch, head, mono, now);
     weir__count_add(&node->count.reports, batch->wire.count);
     /* A successor that finds one of them ended knows that all were answered. */
     for (uint32_t i = 0; node->persist && i < batch->wire.count; i++)
@@ -145,6 +167,20 @@ static void recall(struct weir__reconcile *rec, weir_policy_id id)
     weir__reconcile_walk(rec, id, uv_hrtime());
 }
 
+/* The others of the policy's shards are likely to have lost theirs: each must hear soon from all whom it knew, for it
+ * keeps accounts for them until then. */
+static void greet_all(struct weir__reconcile *rec, const struct weir__course *course, uint64_t mono)
+{
+    for (uint32_t i = 0; i < rec->node->shards; i++) {
+        struct weir__lane *lane = &course->lanes[i];
+
+        if (!lane->answered_at || (lane->lost_at && mono - lane->lost_at < QUIET_NS))
+            continue;
+        lane->presence = 1;
+        weir__reconcile_ready(rec, lane);
+    }
+}
+
 static void state_lost(struct weir__reconcile *rec, struct weir__batch *batch, const struct weir__wire_head *head)
 {
     struct weir__node *node = rec->node;
@@ -156,7 +192,10 @@ static void state_lost(struct weir__reconcile *rec, struct weir__batch *batch, c
         weir__seam_log(node->w, WEIR_LOG_WARN, "policy %s: Redis has lost its state and is told again (shard %u first)",
                        lane->policy->is.name, lane->shard);
     WEIR__PROBE2(state_lost, lane->id, lane->shard);
-    lane->lost_at = course->lost_at = mono;
+    lane->lost_at = mono;
+    if (!course->lost_at || mono - course->lost_at > QUIET_NS)
+        greet_all(rec, course, mono);
+    course->lost_at = mono;
     recall(rec, lane->id);
     batch->lost++;
     if (weir__batch_again(node, batch, head->epoch, head->last, mono, weir__store_sha(node->store, WEIR__WIRE_SYNC)))
@@ -179,36 +218,80 @@ static void mismatch(struct weir__reconcile *rec, struct weir__batch *batch, con
     weir__reconcile_park(rec, batch, uv_hrtime() + WEIR__SECOND);
 }
 
-/* Slices whose answer is late grow no more: Redis may have given what they would grow by to others. */
+/* Slices whose answer is late grow no more, as of when it was due: Redis may have given what they would grow by to
+ * others. */
 static void pause_slices(struct weir__reconcile *rec, struct weir__batch *batch)
 {
-    uint64_t now = weir_now(rec->node->w);
+    uint64_t now = weir_now(rec->node->w), due = batch->sent_at + rec->node->timeout_ns, mono = uv_hrtime();
 
+    now -= mono > due && mono - due < now ? mono - due : 0;
     for (uint32_t i = 0; i < batch->wire.count; i++)
         if (batch->outs[i] && batch->outs[i]->rate > 0)
             weir__seam_pause(rec->node->w, batch->outs[i]->kept->slot, now);
 }
 
-/* In doubt or refused: the same bytes go again. At once where nothing came back, for a repeat is harmless; an error
- * reply would be the same again. */
-static void failed(struct weir__reconcile *rec, struct weir__batch *batch, enum weir__link_kind kind, int replied)
+static void strand(struct weir__reconcile *rec, struct weir__out *out, uint64_t now)
 {
-    uint64_t pause = PROBE_NS << (batch->tries < 6 ? batch->tries : 6), mono = uv_hrtime();
+    weir__keys_strand(&rec->keys, out);
+    weir__seam_strand(rec->node->w, out->kept->slot, now);
+}
 
+void weir__answer_strand(struct weir__reconcile *rec, struct weir__batch *batch, uint64_t now)
+{
+    struct weir__lane *lane = batch->lane;
+
+    batch->stranded = 1;
+    for (uint32_t i = 0; i < batch->wire.count; i++)
+        if (batch->outs[i])
+            strand(rec, batch->outs[i], now);
+    for (struct weir__out *out = lane->first; out; out = out->next)
+        strand(rec, out, now);
+    if (!lane->due.count)
+        return;
+    weir__report_forget(rec, lane); /* found again, they don't wait for the lane's turn: some each turn of the loop */
+    weir__flush_resweep(rec);
+    weir__reconcile_busy(rec);
+}
+
+/* Its slices grow no more, and it counts as one that failed, whatever still comes of it. */
+static void doubt(struct weir__reconcile *rec, struct weir__batch *batch, enum weir__link_kind kind, int replied)
+{
     if (batch->tries == 0) {
         pause_slices(rec, batch);
-        /* it took so long at least, and the next ones may: Redis reserves what refills meanwhile */
-        if (!replied)
-            rec->node->rtt = weir__slice_rtt(rec->node->rtt, (double)rec->node->timeout_ns / 1e9);
-        weir__seam_log(rec->node->w, WEIR_LOG_DEBUG, "policy %s, shard %u: %s: will be sent again",
+        if (!replied) /* it took so long at least, and the next ones may: Redis reserves what refills meanwhile */
+            rec->node->rtt = weir__slice_late(rec->node->rtt, (double)rec->node->timeout_ns / 1e9);
+        weir__seam_log(rec->node->w, WEIR_LOG_DEBUG,
+                       "policy %s, shard %u: %s: goes again if it stays without an answer",
                        batch->lane->policy->is.name, batch->lane->shard, weir__link_kind_label(kind));
     }
     WEIR__PROBE4(batch_fail, batch->lane->id, batch->lane->shard, weir__link_kind_label(kind), batch->tries);
-    if (!replied)
-        pause = batch->tries == 0 ? 0 : PROBE_NS;
     batch->tries++;
     weir__count_add(&rec->node->count.sync_errors, 1);
-    weir__reconcile_park(rec, batch, mono + (pause < PAUSE_MAX_NS ? pause : PAUSE_MAX_NS));
+}
+
+/* Answers come in the order of the commands: while this one may come, a repeat would only be answered after it. */
+void weir__answer_late(void *arg)
+{
+    struct weir__batch *batch = arg;
+    struct weir__reconcile *rec = batch->owner;
+
+    batch->late = 1;
+    if (!rec->stopped)
+        doubt(rec, batch, WEIR__LINK_TIMEOUT, 0);
+}
+
+/* In doubt or refused: the same bytes go again. At once where nothing came back in time, for a repeat is harmless; an
+ * error reply would be the same again. */
+static void failed(struct weir__reconcile *rec, struct weir__batch *batch, enum weir__link_kind kind, int replied)
+{
+    unsigned before = batch->late ? batch->tries - 1 : batch->tries;
+    uint64_t pause = PROBE_NS << (before < 6 ? before : 6);
+
+    if (!batch->late)
+        doubt(rec, batch, kind, replied);
+    if (!replied || batch->late)
+        pause = before < AT_ONCE ? 0 : PROBE_NS;
+    weir__reconcile_park(rec, batch, uv_hrtime() + (pause < PAUSE_MAX_NS ? pause : PAUSE_MAX_NS));
 }
 
 void weir__answer_batch(void *arg, enum weir__link_kind kind, const struct redisReply *reply)

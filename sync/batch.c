@@ -17,12 +17,7 @@
 
 void weir__lane_queue(struct weir__lane *lane, struct weir__out *out)
 {
-    struct weir__out **recent = &lane->recent[lane->ever++ % WEIR__LANE_AHEAD];
-
-    if (lane->queued >= WEIR__LANE_AHEAD)
-        (*recent)->ahead = out;
-    *recent = out;
-    out->next = out->ahead = NULL;
+    out->next = NULL;
     if (lane->last)
         lane->last->next = out;
     else
@@ -51,7 +46,7 @@ uint32_t weir__batch_weight(const struct weir__lane *lane, int slice)
     return LONG_WEIGHT + (uint32_t)(fmin(fmax(lane->nodes, 0), 1000) / NODES_WEIGHT);
 }
 
-/* How many of the queued reports one batch carries. What it needs of them is fetched on the way. */
+/* How many of the queued reports one batch carries. */
 static uint32_t count_fitting(const struct weir__node *node, const struct weir__lane *lane, uint32_t *weight)
 {
     uint32_t count = 0;
@@ -60,10 +55,6 @@ static uint32_t count_fitting(const struct weir__node *node, const struct weir__
     for (const struct weir__out *out = lane->first; out && count < WEIR__WIRE_RECORDS; out = out->next) {
         uint32_t more = weir__batch_weight(lane, out->slice);
 
-        __builtin_prefetch(out->ahead, 0, 3);
-        __builtin_prefetch((const void *)((uintptr_t)out->ahead + 64), 0, 3); /* ahead may be NULL */
-        __builtin_prefetch(out->kept, 0, 3);
-        __builtin_prefetch(out->key, 0, 3);
         if (count && *weight + more > node->batch_max)
             break;
         *weight += more;
@@ -78,10 +69,11 @@ struct weir__batch *weir__batch_make(struct weir__node *node, struct weir__lane 
     size_t each = sizeof(struct weir__wire_record) + sizeof(struct weir__wire_grant) + sizeof(struct weir__out *) +
                   sizeof(uint32_t);
     size_t size = sizeof(struct weir__batch) + count * each;
-    struct weir__batch *batch = weir__node_alloc(node, size);
+    struct weir__batch *batch = weir__seam_alloc(node->w, size);
 
     if (!batch)
         return NULL;
+    memset(batch, 0, sizeof *batch); /* the rest is filled by whoever asked for it */
     batch->size = size;
     batch->lane = lane;
     batch->records = (struct weir__wire_record *)(batch + 1);
@@ -96,24 +88,37 @@ struct weir__batch *weir__batch_make(struct weir__node *node, struct weir__lane 
 
 static void fill_record(struct weir__wire_record *record, const struct weir__out *out)
 {
-    *record = (struct weir__wire_record){.key = out->key,
-                                         .key_len = out->key_len,
-                                         .spent = out->spent,
-                                         .refunded = out->refunded,
-                                         .fallback_spent = out->fallback_spent,
-                                         .age = out->age,
-                                         .slice = out->slice,
-                                         .level = out->level,
-                                         .rate = out->rate,
-                                         .demand = out->demand,
-                                         .want = out->want,
-                                         .max_cost = out->kept->max_cost};
+    record->key = out->key;
+    record->key_len = out->key_len;
+    record->spent = out->spent;
+    record->refunded = out->refunded;
+    record->fallback_spent = out->fallback_spent;
+    record->age = out->age;
+    record->slice = out->slice;
+    record->level = out->level;
+    record->rate = out->rate;
+    record->demand = out->demand;
+    record->want = out->want;
+    record->max_cost = out->max_cost;
+    record->known = 0;
+    record->seed = record->seed_age = record->fallback = 0;
+    record->waits = NULL;
+    record->n_waits = 0;
 }
 
 /* Was the key's total told before Redis lost its state, and by nobody since? */
 static int remembers(const struct weir__lane *lane, const struct weir__kept *kept)
 {
     return kept->known && kept->total_at < lane->lost_at;
+}
+
+/* What the key's share refilled in an outage. */
+static double fallback_of(const struct weir__lane *lane, const struct weir__kept *kept)
+{
+    double rate, burst;
+
+    weir__slice_share(&lane->policy->terms, lane->nodes, &rate, &burst);
+    return kept->fallback > 0 ? kept->fallback : rate;
 }
 
 /* Says hello where Redis need not know this node any more, or where it must be told what it once said of a key. What it
@@ -123,34 +128,28 @@ static void greet(struct weir__batch *batch, uint64_t mono)
     const struct weir__lane *lane = batch->lane;
     int hello = lane->epoch == 0 || mono - lane->answered_at > (uint64_t)(WEIR__WIRE_REMEMBER / 2 * 1e9);
 
-    for (uint32_t i = 0; i < batch->wire.count; i++) {
+    for (uint32_t i = 0; i < batch->wire.count && lane->lost_at; i++) {
         const struct weir__kept *kept = batch->outs[i]->kept;
 
         batch->records[i].known = remembers(lane, kept);
         if (batch->records[i].known) {
-            batch->records[i].seed = weir__keys_total(kept, &lane->policy->terms, mono);
+            batch->records[i].seed = kept->total;
+            batch->records[i].seed_age = (double)(mono - kept->total_at) / 1e9;
+            batch->records[i].fallback = fallback_of(lane, kept);
             hello = 1;
         }
     }
-    if (hello)
+    if (hello) {
         batch->wire.flags |= WEIR__WIRE_HELLO;
-}
-
-/* The round trip that Redis must allow for: reports wait a little before they leave. */
-static double round_trip(const struct weir__node *node, const struct weir__batch *batch, uint64_t now)
-{
-    uint64_t oldest = now;
-
-    for (uint32_t i = 0; i < batch->wire.count; i++)
-        if (batch->outs[i]->now < oldest)
-            oldest = batch->outs[i]->now;
-    return node->rtt + (double)(now - oldest) / 1e9;
+        batch->wire.nodes = lane->nodes;
+    }
 }
 
 struct weir__batch *weir__batch_build(struct weir__node *node, struct weir__lane *lane, uint64_t mono, uint64_t now,
                                       const char *sha)
 {
     uint32_t weight, count = count_fitting(node, lane, &weight);
+    uint64_t oldest = now;
     struct weir__batch *batch = weir__batch_make(node, lane, count);
     struct weir__out *out = lane->first;
 
@@ -161,8 +160,9 @@ struct weir__batch *weir__batch_build(struct weir__node *node, struct weir__lane
     batch->made_mono = mono;
     for (uint32_t i = 0; i < count; i++, out = out->next) {
         batch->outs[i] = out;
-        batch->slots[i] = out->kept->slot;
+        batch->slots[i] = out->slot;
         fill_record(&batch->records[i], out);
+        oldest = out->now < oldest ? out->now : oldest;
     }
     weir__node_target(node, lane->policy, lane->shard, &batch->wire.target);
     batch->wire.numbers = lane->policy->numbers;
@@ -170,7 +170,8 @@ struct weir__batch *weir__batch_build(struct weir__node *node, struct weir__lane
     batch->wire.seq = lane->seq + 1;
     batch->wire.nonce = weir__node_random(node);
     batch->wire.epoch = lane->epoch;
-    batch->wire.rtt = round_trip(node, batch, now);
+    /* the round trip that Redis must allow for: some reports waited before they left */
+    batch->wire.rtt = node->rtt + (double)(now - oldest) / 1e9;
     if (lane->policy->is.on_outage == WEIR_OUTAGE_LOCAL)
         batch->wire.flags |= WEIR__WIRE_OUTAGE_LOCAL;
     greet(batch, mono);
@@ -179,10 +180,12 @@ struct weir__batch *weir__batch_build(struct weir__node *node, struct weir__lane
         weir__node_free(node, batch, batch->size);
         return NULL;
     }
-    for (uint32_t i = 0; i < count; i++)
-        weir__lane_unqueue(lane);
+    lane->first = out;
+    if (!out)
+        lane->last = NULL;
+    lane->queued -= count;
     lane->seq++;
-    lane->presence = 0;
+    lane->presence = lane->hurry = 0;
     lane->batch = batch;
     weir__persist_batch(node, batch);
     return batch;

@@ -17,18 +17,17 @@
 
 struct weir__batch;
 
-#define WEIR__LANE_AHEAD 8u /* a power of two */
-
 struct weir__lane {
     struct weir__policy *policy;
     weir_policy_id id;
     uint32_t shard;
-    struct weir__out *first, *last;             /* queued reports */
-    uint32_t queued, ever;                      /* ever: modulo 2^32 */
-    struct weir__out *recent[WEIR__LANE_AHEAD]; /* the last queued */
-    struct weir__batch *batch;                  /* on its way, or parked until it can go again */
-    struct weir__lane *next;                    /* of the ready ones */
-    uint8_t ready, presence;                    /* presence: a batch without records is wanted */
+    struct weir__due due;           /* what will be reported when the lane's turn comes */
+    struct weir__out *first, *last; /* queued reports */
+    uint32_t queued;
+    struct weir__batch *batch; /* on its way, or parked until it can go again */
+    struct weir__lane *next;   /* of the ready ones */
+    uint8_t ready, presence;   /* presence: a batch without records is wanted */
+    uint8_t hurry;             /* something queued should not wait for more */
     uint64_t seq;
     double epoch;         /* 0: never answered */
     uint64_t answered_at; /* when the last batch answered was sent (machine's clock); 0: never */
@@ -57,6 +56,7 @@ struct weir__batch {
     uint64_t retry_at;    /* parked until then */
     unsigned tries, lost; /* lost: resent so often because Redis lost its state */
     int flying;
+    int late;     /* its answer is, and may still come */
     int stranded; /* nobody has answered for so long that its keys are in an outage of their own */
 };
 

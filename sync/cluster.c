@@ -23,7 +23,8 @@
 #define REFRESH_MAX_NS (1000 * MS)
 #define KEEP_NS (10000 * MS) /* a node that ASK named is kept so long without a slot: it is about to get one */
 
-enum { REDIRECTIONS_MAX = 5 };
+/* As many masters as anybody runs: one who makes up names must not use up the host's descriptors. */
+enum { REDIRECTIONS_MAX = 5, PEERS_MAX = 512 };
 
 /* A node that we are connected to. */
 struct peer {
@@ -317,7 +318,7 @@ static struct peer *peer_at(struct weir__cluster *cluster, const struct weir__ur
 {
     struct weir_allocator *mem = &cluster->config.allocator;
     struct peer *peer = find_peer(cluster, at);
-    if (peer || cluster->closing) {
+    if (peer || cluster->closing || cluster->parts > PEERS_MAX) {
         return peer;
     }
     peer = mem->alloc(mem->arg, sizeof *peer);
@@ -350,30 +351,39 @@ static void leave_useless(struct weir__cluster *cluster)
     }
 }
 
-/* The map anew. -1: the answer makes no sense, and nothing has changed. */
+/* Does a map name a master at all? */
+static int is_map(const struct redisReply *reply)
+{
+    struct weir__slots_range range;
+    size_t i = 0, n = reply->type == REDIS_REPLY_ARRAY ? reply->elements : 0;
+    while (i < n && weir__slots_range(reply->element[i], &range) != 0) {
+        i++;
+    }
+    return i < n;
+}
+
+/* The map anew. A range that makes no sense (a master that has no port for us, say) is a hole in it, no more. -1: all
+ * of it makes none, and nothing has changed. */
 static int read_map(struct weir__cluster *cluster, const struct peer *from, const struct redisReply *reply)
 {
     struct weir__slots_range range;
     int changed = 0;
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements == 0) {
+    if (!is_map(reply)) {
         return -1;
-    }
-    for (size_t i = 0; i < reply->elements; i++) {
-        if (weir__slots_range(reply->element[i], &range) != 0) {
-            return -1;
-        }
     }
     for (struct peer *peer = cluster->peers; peer; peer = peer->next) {
         peer->serves = 0;
     }
     for (size_t i = 0; i < reply->elements; i++) {
-        weir__slots_range(reply->element[i], &range);
+        if (weir__slots_range(reply->element[i], &range) != 0) {
+            continue;
+        }
         if (!range.master.host[0]) {
             memcpy(range.master.host, from->at.host, sizeof range.master.host);
         }
         struct peer *peer = peer_at(cluster, &range.master);
         if (!peer) {
-            continue; /* no memory: those slots are as they were, and the map is read again */
+            continue; /* no memory, or too many: those slots are as they were, and the map is read again */
         }
         peer->serves = 1;
         for (unsigned slot = range.first; slot <= range.last; slot++) {
@@ -397,12 +407,13 @@ static void on_map(void *arg, enum weir__link_kind kind, const struct redisReply
     if (cluster->closing) {
         return;
     }
-    cluster->refresh_at = good ? uv_hrtime() + REFRESH_NS : NEVER;
+    tell_state(cluster, WEIR__LINK_LOST);
+    /* Where none of those that the map names is up, nobody sends anything whose failure would hint at a change. */
+    cluster->refresh_at = good ? uv_hrtime() + (cluster->told_up ? REFRESH_NS : REFRESH_MAX_NS) : NEVER;
     if (!good) {
         refresh_soon(cluster);
     }
     arm(cluster);
-    tell_state(cluster, WEIR__LINK_LOST);
 }
 
 /* One after the other is asked, so that one that is out of date does not stay the only one. */
@@ -431,6 +442,7 @@ static void ask_for_map(struct weir__cluster *cluster)
         for (unsigned i = 0; i < cluster->uri.seed_count; i++) {
             peer_at(cluster, &cluster->uri.seeds[i]);
         }
+        cluster->refresh_at = cluster->refreshed_at + REFRESH_MAX_NS; /* there may have been no memory for them */
         return;
     }
     cluster->last_asked = peer;

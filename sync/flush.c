@@ -69,6 +69,8 @@ static void begin(struct weir__reconcile *rec)
 static void finish(struct weir__reconcile *rec)
 {
     struct weir__flush *done = rec->active;
+    uint32_t slices;
+    uint64_t carried = weir__keys_carried(&rec->keys, &slices);
 
     rec->active = NULL;
     rec->active_end = &rec->active;
@@ -76,10 +78,11 @@ static void finish(struct weir__reconcile *rec)
     while (done) {
         struct weir__flush *next = done->next;
 
-        done->cb(done->arg, 0, 0);
+        done->cb(done->arg, 0, carried);
         done = next;
     }
-    if (rec->drained && !rec->waiting && !any_held(rec) && !rec->keys.out_count) {
+    /* a debt below the floor is not waited for: that may take days */
+    if (rec->drained && !rec->waiting && !slices && !rec->keys.out_count) {
         void (*drained)(void *arg) = rec->drained;
 
         rec->drained = NULL;
@@ -89,12 +92,24 @@ static void finish(struct weir__reconcile *rec)
     begin(rec);
 }
 
-/* The reports that are out now are those to wait for; later ones belong to the next round. */
+/* The reports that are out now, or due, are those to wait for; later ones belong to the next round. */
 static void wait_for_reports(struct weir__reconcile *rec, enum weir__stage stage)
 {
     rec->stage = stage;
     rec->round++;
-    rec->older = rec->keys.out_count;
+    rec->older = rec->keys.out_count + rec->keys.due_count;
+    for (uint32_t id = 0; id < rec->course_count; id++)
+        for (uint32_t i = 0; rec->courses[id].lanes && i < rec->node->shards; i++)
+            rec->courses[id].lanes[i].due.older = rec->courses[id].lanes[i].due.count;
+}
+
+void weir__flush_resweep(struct weir__reconcile *rec)
+{
+    rec->collect = 1;
+    if (rec->stage == WEIR__FLUSH_WAIT)
+        rec->stage = WEIR__FLUSH_SWEEP;
+    else if (rec->stage == WEIR__FLUSH_WAIT2)
+        rec->stage = WEIR__FLUSH_SWEEP2;
 }
 
 void weir__flush_advance(struct weir__reconcile *rec)

@@ -13,7 +13,8 @@
 
 #include "sync/store.h"
 
-#define NOBODY_WAITS_NS WEIR__SECOND /* for a refund or a forgotten key that Redis has not taken yet */
+#define WAIT_MAX_NS (365 * 86400 * WEIR__SECOND) /* who asks for longer means for ever, and no sum overflows */
+#define NOBODY_WAITS_NS WEIR__SECOND             /* for a refund or a forgotten key that Redis has not taken yet */
 
 static int is_open(struct weir_sync *sync)
 {
@@ -128,8 +129,12 @@ static int ask(struct weir_sync *sync, enum weir__query_kind kind, struct weir_r
 
     if (error)
         return error;
+    if (timeout_ns == 0)
+        timeout_ns = sync->node.timeout_ns;
+    else if (timeout_ns > WAIT_MAX_NS)
+        timeout_ns = WAIT_MAX_NS;
     if (is_open(sync) && weir__strict_passes(sync->strict)) {
-        ask_and_wait(sync, kind, requests, n, timeout_ns ? timeout_ns : sync->node.timeout_ns);
+        ask_and_wait(sync, kind, requests, n, timeout_ns);
     } else {
         for (size_t i = 0; i < n; i++)
             degrade(sync, kind == WEIR__QUERY_TAKE ? kind_of(&requests[i]) : kind, &requests[i]);
@@ -242,6 +247,15 @@ static int ask_together(struct weir_sync *sync, struct weir_request *requests, s
     return all.verdict;
 }
 
+/* What may have been charged and what was not are told the same: who gives back both makes tokens of nothing. */
+static void give_back(struct weir_sync *sync, const struct weir_request *request)
+{
+    if (request->status != WEIR_ALLOW || request->cost == 0 || (request->result->flags & WEIR_SHADOW))
+        return;
+    if ((request->result->flags & WEIR_DEGRADED) || sync->hooks.give(sync, request))
+        atomic_fetch_add_explicit(&sync->node.count.unreturned_tokens, (uint64_t)request->cost, memory_order_relaxed);
+}
+
 /* One by one, but sent together; what was given is given back when another one denies. A crash in between leaves a
  * charge (counted in Redis as any other). */
 static int ask_apart(struct weir_sync *sync, struct weir_request *requests, size_t n, struct weir_result *result)
@@ -254,7 +268,7 @@ static int ask_apart(struct weir_sync *sync, struct weir_request *requests, size
 
         if (requests[i].status < 0)
             error = requests[i].status;
-        if (one->retry_after_ns > longest)
+        if (requests[i].status == WEIR_DENY && one->retry_after_ns > longest)
             longest = one->retry_after_ns;
         if (i == 0 || (requests[i].status == WEIR_DENY && verdict == WEIR_ALLOW))
             *result = *one;
@@ -264,8 +278,7 @@ static int ask_apart(struct weir_sync *sync, struct weir_request *requests, size
     if (verdict == WEIR_ALLOW && !error)
         return verdict;
     for (size_t i = 0; i < n; i++)
-        if (requests[i].status == WEIR_ALLOW && requests[i].cost > 0 && !(requests[i].result->flags & WEIR_SHADOW))
-            sync->hooks.give(sync, &requests[i]);
+        give_back(sync, &requests[i]);
     result->retry_after_ns = longest;
     return error ? error : verdict;
 }
@@ -370,6 +383,7 @@ static void hook_stats(void *ctx, struct weir_stats *stats)
     stats->strict = atomic_load_explicit(&count->strict, memory_order_relaxed);
     stats->pending_tokens = atomic_load_explicit(&count->pending_tokens, memory_order_relaxed);
     stats->written_off_tokens = atomic_load_explicit(&count->written_off_tokens, memory_order_relaxed);
+    stats->unreturned_tokens = atomic_load_explicit(&count->unreturned_tokens, memory_order_relaxed);
     stats->last_sync_ns = atomic_load_explicit(&count->last_sync_ns, memory_order_relaxed);
     stats->store_up = atomic_load_explicit(&count->store_up, memory_order_relaxed);
     if (is_open(sync))

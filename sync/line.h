@@ -18,15 +18,16 @@ enum weir__purpose { WEIR__USER, WEIR__LOGIN, WEIR__SELECT, WEIR__LOAD, WEIR__IN
 
 struct weir__command {
     struct weir__command *next;
-    weir__link_cb cb; /* NULL: answered for already, or the link's own */
+    weir__link_cb cb;           /* NULL: answered for already, or the link's own */
+    weir__link_late_cb on_late; /* NULL: nobody wants an answer after the deadline, or that has passed */
     void *arg;
     const void *bytes;
     size_t len;
     uint64_t deadline; /* by uv_hrtime; UINT64_MAX: none */
     uint64_t answers;  /* how many the link had got when this one was sent */
     enum weir__purpose purpose;
-    uint8_t script; /* WEIR__LOAD: which */
-    uint8_t resent;
+    uint8_t script;       /* WEIR__LOAD: which */
+    uint8_t resent, late; /* late: its first deadline has passed */
 };
 
 struct weir__line {

@@ -143,7 +143,7 @@ void weir__link_leave(struct weir__link *link, enum weir__link_kind why, const c
     }
 }
 
-/* Another Sentinel may know more; else later. */
+/* Another Sentinel may know more, also than one who named a master that is none; else later. */
 static void back_off(struct weir__link *link)
 {
     if (weir__link_ask_next(link)) {
@@ -330,21 +330,40 @@ static void begin(struct weir__link *link)
 
 /* ---- deadlines --------------------------------------------------------------------------------------------------- */
 
+/* A deadline passed for the first time. */
+static void fall_behind(struct weir__link *link, struct weir__command *command)
+{
+    command->late = 1;
+    weir__link_count(link, WEIR__LINK_TIMEOUT);
+    if (link->state == WEIR__LINK_UP && command->answers == link->answers) {
+        weir__link_wait_in(link, WEIR__LINK_STALLED, link->config.stall_ns);
+        weir__link_tell(link, 0, WEIR__LINK_TIMEOUT);
+    }
+}
+
 /* Calls back whoever's deadline has passed. Commands stay in line: their answers may still come. */
 static void expire(struct weir__link *link, uint64_t now)
 {
     for (struct weir__command *command = link->line.head; command; command = command->next) {
         weir__link_cb cb = command->cb;
+        weir__link_late_cb on_late = command->on_late;
         if (!cb || command->deadline > now) {
             continue;
         }
-        command->cb = NULL;
-        weir__link_count(link, WEIR__LINK_TIMEOUT);
-        if (link->state == WEIR__LINK_UP && command->answers == link->answers) {
-            weir__link_wait_in(link, WEIR__LINK_STALLED, link->config.stall_ns);
-            weir__link_tell(link, 0, WEIR__LINK_TIMEOUT);
+        if (on_late) {
+            command->on_late = NULL;
+            command->deadline = now + link->config.stall_ns;
+        } else {
+            command->cb = NULL;
         }
-        cb(command->arg, WEIR__LINK_TIMEOUT, NULL);
+        if (!command->late) {
+            fall_behind(link, command);
+        }
+        if (on_late) {
+            on_late(command->arg);
+        } else {
+            cb(command->arg, WEIR__LINK_TIMEOUT, NULL);
+        }
         if (!weir__adapter_is_alive(&link->adapter)) {
             return;
         }
@@ -494,8 +513,8 @@ const char *weir__link_sha(const struct weir__link *link, size_t i)
     return link->sha[i];
 }
 
-int weir__link_command(struct weir__link *link, const void *bytes, size_t len, uint64_t timeout_ns, weir__link_cb cb,
-                       void *arg)
+int weir__link_command_late(struct weir__link *link, const void *bytes, size_t len, uint64_t timeout_ns,
+                            weir__link_late_cb on_late, weir__link_cb cb, void *arg)
 {
     if (link->closing || !weir__link_is_up(link)) {
         return link->closing ? WEIR_E_CLOSED : WEIR_E_NOSYNC;
@@ -514,6 +533,7 @@ int weir__link_command(struct weir__link *link, const void *bytes, size_t len, u
     }
     uint64_t now = uv_hrtime();
     command->cb = cb;
+    command->on_late = on_late;
     command->arg = arg;
     command->bytes = bytes;
     command->len = len;
@@ -522,6 +542,12 @@ int weir__link_command(struct weir__link *link, const void *bytes, size_t len, u
     weir__line_append(&link->line, command);
     arm_timer(link, command->deadline);
     return 0;
+}
+
+int weir__link_command(struct weir__link *link, const void *bytes, size_t len, uint64_t timeout_ns, weir__link_cb cb,
+                       void *arg)
+{
+    return weir__link_command_late(link, bytes, len, timeout_ns, NULL, cb, arg);
 }
 
 void weir__link_flush(struct weir__link *link)

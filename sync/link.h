@@ -49,7 +49,7 @@ enum weir__link_effect {
 
 /* Error replies by their first word: word, label, effect. The last resort, ERROR, is every other one. */
 #define WEIR__LINK_REPLY_MAP(X)                                                                                        \
-    X(NOSCRIPT, "noscript", KEEP) /* the link loads the scripts and sends the command again, once */                   \
+    X(NOSCRIPT, "noscript", KEEP) /* the link loads the scripts and sends the command again, some times */             \
     X(READONLY, "readonly", DROP)                                                                                      \
     X(LOADING, "loading", KEEP)                                                                                        \
     X(MASTERDOWN, "masterdown", KEEP)                                                                                  \
@@ -142,6 +142,14 @@ typedef void (*weir__link_cb)(void *arg, enum weir__link_kind kind, const struct
  *   WEIR_E_NOSYNC: not up. WEIR_E_FULL: too many wait already. WEIR_E_CLOSED. WEIR_E_NOMEM. cb is not called then. */
 int weir__link_command(struct weir__link *link, const void *bytes, size_t len, uint64_t timeout_ns, weir__link_cb cb,
                        void *arg);
+
+/* The answer is late; cb will be called all the same. */
+typedef void (*weir__link_late_cb)(void *arg);
+
+/* The same for who can use an answer that comes late: when timeout_ns has passed on_late is called, and cb after it:
+ * with the answer, or whatever ended the connection, or WEIR__LINK_TIMEOUT another stall_ns later. */
+int weir__link_command_late(struct weir__link *link, const void *bytes, size_t len, uint64_t timeout_ns,
+                            weir__link_late_cb on_late, weir__link_cb cb, void *arg);
 
 /* What was sent leaves in one write, when the loop next runs its prepare handles. Who sends from a prepare callback of
  * its own calls this at its end. */

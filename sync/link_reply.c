@@ -11,6 +11,8 @@
 
 #define SAID_NS UINT64_C(10000000000)
 
+enum { RESENDS_MAX = 3 }; /* of a command: scripts may be flushed while they are loaded, but not for ever */
+
 /* ---- replies ----------------------------------------------------------------------------------------------------- */
 
 static void become_up(struct weir__link *link)
@@ -18,6 +20,7 @@ static void become_up(struct weir__link *link)
     link->state = WEIR__LINK_UP;
     link->up_since = uv_hrtime();
     link->last_fail = WEIR__LINK_OK;
+    link->seeds_left = 0; /* who is lost after this is asked for anew, from all of them */
     if (link->was_up) {
         atomic_fetch_add_explicit(&link->reconnects, 1, memory_order_relaxed);
     }
@@ -127,6 +130,39 @@ static int is_sha(const char *text, size_t len)
     return n == WEIR__LINK_SHA_LENGTH && len == WEIR__LINK_SHA_LENGTH;
 }
 
+/* Is it this user, or this server, that will never run our scripts? Servers before 5.0 let nobody write who had asked
+ * for the time; hosted ones lack commands, in scripts or at all; others are no Redis. */
+static int is_hopeless(enum weir__link_kind kind, const char *error, size_t len)
+{
+    static const char *const signs[] = {
+        "can't run this command", "ACL failure",  "non deterministic", "nknown command",
+        "nknown subcommand",      "nknown Redis", "not allowed from",  "nonexistent global",
+        "compiling script",       "isabled",      "not supported",
+    };
+    for (size_t i = 0; kind == WEIR__LINK_ERROR && i < sizeof signs / sizeof signs[0]; i++) {
+        size_t n = strlen(signs[i]);
+        for (size_t at = 0; at + n <= len; at++) {
+            if (memcmp(error + at, signs[i], n) == 0) {
+                return 1;
+            }
+        }
+    }
+    return kind == WEIR__LINK_NOPERM;
+}
+
+static const char *advice(enum weir__link_kind kind, const char *error, size_t len)
+{
+    return is_hopeless(kind, error, len) ? " (what weir needs: Redis 5, the rights in docs/security.md)" : "";
+}
+
+/* Not everybody may ask for the settings, and nothing depends on them. A server that tells nobody its role is taken for
+ * the master, as Sentinel says; one that can't tell it now is not. But who is not let in at all must know. */
+static int is_no_matter(enum weir__purpose purpose, enum weir__link_kind kind)
+{
+    return (purpose == WEIR__INSPECT && weir__link_effect_of(kind) == WEIR__LINK_KEEP) ||
+           (purpose == WEIR__ROLE && (kind == WEIR__LINK_NOPERM || kind == WEIR__LINK_ERROR));
+}
+
 /* The link's own command failed. A server may quote the words it did not like: a login's must not reach the log. */
 static void own_failed(struct weir__link *link, const struct weir__command *command, const char *error, size_t len)
 {
@@ -135,15 +171,14 @@ static void own_failed(struct weir__link *link, const struct weir__command *comm
     switch (command->purpose) {
     case WEIR__LOGIN: snprintf(text, sizeof text, "the server refused the login"); break;
     case WEIR__LOAD:
-        snprintf(text, sizeof text, "loading script %s: %.*s", link->scripts[command->script].name,
-                 len < 100 ? (int)len : 100, error);
+        snprintf(text, sizeof text, "loading script %s%s: %.*s", link->scripts[command->script].name,
+                 advice(kind, error, len), len < 100 ? (int)len : 100, error);
         break;
     default: snprintf(text, sizeof text, "%.*s", len < 100 ? (int)len : 100, error); break;
     }
-    /* Not everybody may ask for the settings, and nothing depends on them. But who is not let in at all must know. */
-    if ((command->purpose == WEIR__INSPECT || command->purpose == WEIR__ROLE) &&
-        weir__link_effect_of(kind) == WEIR__LINK_KEEP) {
-        weir__link_say(link, WEIR_LOG_DEBUG, ": can't read its settings: %s", text);
+    if (is_no_matter(command->purpose, kind)) {
+        weir__link_say(link, WEIR_LOG_DEBUG, ": can't read its %s: %s",
+                       command->purpose == WEIR__ROLE ? "role" : "settings", text);
         return;
     }
     weir__link_count(link, kind);
@@ -181,7 +216,7 @@ static void answer_own(struct weir__link *link, const struct weir__command *comm
     }
 }
 
-/* The scripts are gone (a restart, a flush): once more, behind one reload for all who were in line. Nothing was
+/* The scripts are gone (a restart, a flush): again, behind one reload for all who were in line. Nothing was
  * executed, so this breaks no promise of "at most once". */
 static int resend(struct weir__link *link, struct weir__command *command)
 {
@@ -192,26 +227,10 @@ static int resend(struct weir__link *link, struct weir__command *command)
         weir__adapter_send(&link->adapter, command->bytes, command->len) != 0) {
         return 0;
     }
-    command->resent = 1;
+    command->resent++;
     command->answers = link->answers;
     weir__line_append(&link->line, command);
     return 1;
-}
-
-/* Is it this user, or this server, that will never run our scripts? Servers before 5.0 let nobody write who had asked
- * for the time. */
-static int is_hopeless(enum weir__link_kind kind, const char *error, size_t len)
-{
-    static const char *const signs[] = {"can't run this command", "ACL failure", "non deterministic"};
-    for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++) {
-        size_t n = strlen(signs[i]);
-        for (size_t at = 0; at + n <= len; at++) {
-            if (memcmp(error + at, signs[i], n) == 0) {
-                return 1;
-            }
-        }
-    }
-    return kind == WEIR__LINK_NOPERM;
 }
 
 /* Somebody must learn why nothing works (a user without rights, a full server), but not at every command. */
@@ -220,9 +239,8 @@ static void say_error(struct weir__link *link, enum weir__link_kind kind, const 
     uint64_t now = uv_hrtime();
     if (kind != WEIR__LINK_NOSCRIPT && (link->said_at[kind] == 0 || now - link->said_at[kind] > SAID_NS)) {
         link->said_at[kind] = now;
-        weir__link_say(
-            link, WEIR_LOG_WARN, ": %s: %.*s%s", weir__link_kind_label(kind), len < 200 ? (int)len : 200, error,
-            is_hopeless(kind, error, len) ? " (what weir needs: Redis 5, the rights in docs/security.md)" : "");
+        weir__link_say(link, WEIR_LOG_WARN, ": %s: %.*s%s", weir__link_kind_label(kind), len < 200 ? (int)len : 200,
+                       error, advice(kind, error, len));
     }
 }
 
@@ -237,7 +255,7 @@ static void answer_user(struct weir__link *link, struct weir__command *command, 
         weir__backoff_reset(&link->backoff);
     } else {
         weir__link_count(link, kind);
-        if (kind == WEIR__LINK_NOSCRIPT && cb && !command->resent && resend(link, command)) {
+        if (kind == WEIR__LINK_NOSCRIPT && cb && command->resent < RESENDS_MAX && resend(link, command)) {
             return;
         }
         int drops =
@@ -248,11 +266,12 @@ static void answer_user(struct weir__link *link, struct weir__command *command, 
             say_error(link, kind, error, len);
         }
     }
+    if (command->late) {
+        atomic_fetch_add_explicit(&link->late, 1, memory_order_relaxed);
+    }
     weir__line_spare(&link->line, command);
     if (cb) {
         cb(arg, kind, reply);
-    } else {
-        atomic_fetch_add_explicit(&link->late, 1, memory_order_relaxed);
     }
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where the master is: each of the URI's Sentinels is asked in turn, at every connect, until one knows. Owns whom to
- * ask next; the connection it asks on is the link's own (link.c), which then goes on to the master.
+ * Where the master is: each of the URI's Sentinels is asked in turn, at every connect, until one names a master that
+ * proves to be it. Owns whom to ask next; the connection it asks on is the link's own (link.c), which then goes on to
+ * the master.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +26,7 @@ void weir__link_ask_first(struct weir__link *link)
 
 int weir__link_ask_next(struct weir__link *link)
 {
-    if (!link->asking || link->seeds_left == 0) {
+    if (link->seeds_left == 0) {
         return 0;
     }
     unsigned left = link->seeds_left - 1;
@@ -99,7 +100,9 @@ void weir__link_check_role(struct weir__link *link, const struct redisReply *rep
     const struct redisReply *first = weir__adapter_element(reply, 0);
     size_t len = 0;
     const char *role = first ? weir__adapter_string(first, &len) : NULL;
-    if (!role || len != 6 || memcmp(role, "master", 6) != 0) {
+    if (!role) {
+        weir__link_leave(link, WEIR__LINK_PROTOCOL, "not an answer to the greeting");
+    } else if (len != 6 || memcmp(role, "master", 6) != 0) {
         weir__link_count(link, WEIR__LINK_READONLY);
         weir__link_leave(link, WEIR__LINK_READONLY, "not the master, or not yet");
     }

@@ -85,7 +85,8 @@ void weir__link_send_own(struct weir__link *link, enum weir__purpose purpose, un
                          const char *const *words, const size_t *lengths);
 void weir__link_login(struct weir__link *link);
 
-/* link_sentinel.c. ask_first, ask_next (0: all have been asked) and go_to_master set uri.host and uri.port. */
+/* link_sentinel.c. ask_first, ask_next (0: nobody is left to ask before the next ask_first) and go_to_master set
+ * uri.host and uri.port. */
 void weir__link_ask_first(struct weir__link *link);
 int weir__link_ask_next(struct weir__link *link);
 void weir__link_go_to_master(struct weir__link *link);

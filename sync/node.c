@@ -8,19 +8,9 @@
 
 #include <uv.h>
 
-static void *take_memory(void *arg, size_t size)
-{
-    return weir__seam_alloc(arg, size);
-}
-
-static void give_memory(void *arg, void *memory, size_t size)
-{
-    weir__seam_free(arg, memory, size);
-}
-
 int weir__node_init(struct weir__node *node)
 {
-    node->mem = (struct weir_allocator){.alloc = take_memory, .release = give_memory, .arg = node->w};
+    node->mem = weir__seam_allocator(node->w);
     if (uv_random(NULL, NULL, node->id, sizeof node->id, 0, NULL) ||
         uv_random(NULL, NULL, &node->random, sizeof node->random, 0, NULL))
         return WEIR_E_SYS;
@@ -39,7 +29,7 @@ void weir__node_deinit(struct weir__node *node)
 
 void *weir__node_alloc(struct weir__node *node, size_t size)
 {
-    void *memory = weir__seam_alloc(node->w, size);
+    void *memory = node->mem.alloc(node->mem.arg, size);
 
     return memory ? memset(memory, 0, size) : NULL;
 }
@@ -47,7 +37,7 @@ void *weir__node_alloc(struct weir__node *node, size_t size)
 void weir__node_free(struct weir__node *node, void *memory, size_t size)
 {
     if (memory)
-        weir__seam_free(node->w, memory, size);
+        node->mem.release(node->mem.arg, memory, size);
 }
 
 /* splitmix64 */

@@ -43,6 +43,7 @@ struct weir__policy {
 
 struct weir__counters {
     _Atomic uint64_t syncs, sync_errors, reports, strict, pending_tokens, written_off_tokens, last_sync_ns;
+    _Atomic uint64_t unreturned_tokens; /* any thread adds */
     _Atomic int store_up;
     struct weir__measure sync_took, strict_took;
     _Atomic uint64_t errors[WEIR__LINK_KINDS]; /* of all servers, by kind */

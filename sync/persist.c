@@ -19,7 +19,7 @@ struct flight {
     uint8_t spare[2];
     int64_t spent, refunded, fallback_spent;
     int64_t carried; /* as of the last answer; part of `spent` since */
-    double age, level, rate, demand, want, max_cost, seed;
+    double age, level, rate, demand, want, max_cost, seed, seed_age, fallback;
     uint64_t now;
 };
 _Static_assert(sizeof(struct flight) <= 128, "what weir__seam_store promises");
@@ -27,7 +27,7 @@ _Static_assert(sizeof(struct flight) <= 128, "what weir__seam_store promises");
 struct head {
     struct weir__wire_numbers numbers;
     uint64_t seq, nonce;
-    double epoch, rtt;
+    double epoch, rtt, nodes;
     uint64_t now, mono; /* when it was made: limiter's and machine's clock */
     uint32_t flags, first;
 };
@@ -127,6 +127,8 @@ static void keep_record(struct flight *flight, const struct weir__wire_record *r
     flight->want = record->want;
     flight->max_cost = record->max_cost;
     flight->seed = record->seed;
+    flight->seed_age = record->seed_age;
+    flight->fallback = record->fallback;
     flight->now = out->now;
     flight->next = 0;
 }
@@ -150,6 +152,7 @@ void weir__persist_batch(struct weir__node *node, const struct weir__batch *batc
                           .nonce = wire->nonce,
                           .epoch = wire->epoch,
                           .rtt = wire->rtt,
+                          .nodes = wire->nodes,
                           .now = batch->made_now,
                           .mono = batch->made_mono,
                           .flags = wire->flags};
@@ -211,7 +214,9 @@ static void fill_record(struct weir__wire_record *record, const struct flight *f
                                          .want = flight->want,
                                          .max_cost = flight->max_cost,
                                          .known = flight->known,
-                                         .seed = flight->seed};
+                                         .seed = flight->seed,
+                                         .seed_age = flight->seed_age,
+                                         .fallback = flight->fallback};
 }
 
 /* The report goes on as it was. NULL: it has been answered; or *status: WEIR_E_CLOSED: and ended, as all of this batch
@@ -271,6 +276,7 @@ static void describe(struct weir__node *node, struct weir__batch *batch, const s
     batch->wire.nonce = head->nonce;
     batch->wire.epoch = lane->epoch = head->epoch;
     batch->wire.rtt = head->rtt;
+    batch->wire.nodes = head->nodes;
     batch->wire.flags = head->flags;
     batch->made_now = batch->first_now = head->now;
     batch->made_mono = batch->first_mono = head->mono;

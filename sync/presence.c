@@ -48,7 +48,7 @@ void weir__presence_keep(struct weir__reconcile *rec, uint64_t mono)
         }
 }
 
-static int is_working(const struct weir__reconcile *rec)
+int weir__presence_is_working(const struct weir__reconcile *rec)
 {
     for (uint32_t id = 0; id < rec->course_count; id++)
         if (rec->courses[id].walk)
@@ -61,7 +61,7 @@ void weir__presence_ask(struct weir__reconcile *rec, uint64_t mono)
 {
     struct weir__lane *chosen = NULL;
 
-    if (is_working(rec))
+    if (weir__presence_is_working(rec))
         return;
     rec->alive_due = 0;
     if (rec->draining || rec->ready || rec->flying || mono - rec->answered_at < rec->node->interval_ns / 4 * 3)

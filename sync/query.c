@@ -148,7 +148,7 @@ void weir__wait_for(struct weir__node *node, struct weir__wait *wait, uint64_t d
     for (size_t i = 0; i < wait->count; i++) {
         struct weir__query *query = wait->queries[i];
 
-        each(ctx, i, query && query->answered ? query : NULL);
+        each(ctx, i, query && query->answered && !query->failed ? query : NULL);
         if (query && query->answered)
             weir__query_free(node, query);
     }
@@ -191,6 +191,13 @@ void weir__query_answer(struct weir__node *node, struct weir__query *query, int 
         query->cb(query->arg, query->status, &query->result);
     query->answered = 1;
     if (!keep)
+        weir__query_free(node, query);
+}
+
+void weir__query_fail(struct weir__node *node, struct weir__query *query)
+{
+    query->failed = 1;
+    if (hand_over(node, query))
         weir__query_free(node, query);
 }
 

@@ -48,6 +48,7 @@ struct weir__query {
     uint64_t deadline; /* uv_hrtime */
     int status;
     uint8_t answered; /* to whoever waits or was to be called; it is kept for its place in an entry */
+    uint8_t failed;   /* answered, but with nothing: who waits must help himself. Written as status is */
     struct weir_result result;
     struct weir_request *members; /* WEIR__QUERY_ALL: n, with their results and keys behind them */
     uint32_t n, key_len;
@@ -83,6 +84,9 @@ void weir__wait_for(struct weir__node *node, struct weir__wait *wait, uint64_t d
 /* Threads: the loop's. status and result are set. keep: one that nobody waits for stays in its batch for its
  * place there; it is answered no more, and weir__query_free is called later. */
 void weir__query_answer(struct weir__node *node, struct weir__query *query, int keep);
+
+/* Ends one that somebody waits for (query->wait): he finds it as if it had not been answered. Threads: the loop's. */
+void weir__query_fail(struct weir__node *node, struct weir__query *query);
 
 /* Has whoever waits for it left? Threads: the loop's. */
 int weir__query_abandoned(struct weir__query *query);

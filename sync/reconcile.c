@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define SLICE_OF_WORK 512u /* reports taken in one turn of the loop: well under a millisecond */
-#define OUTS_MAX 32768u    /* reports on their way: more wait in the table */
+#define RIPE 64u           /* so many reports of a shard go at once, fewer when all that is due has been taken */
 #define Q0_NS ((uint64_t)((WEIR__WIRE_LIVE - 10) * 1e9))
 
 /* ---- lanes ------------------------------------------------------------------------------------------------------- */
@@ -65,7 +65,11 @@ struct weir__course *weir__reconcile_course(struct weir__reconcile *rec, weir_po
 
 void weir__reconcile_ready(struct weir__reconcile *rec, struct weir__lane *lane)
 {
-    if (lane->ready || lane->batch || (!lane->queued && !lane->presence))
+    uint32_t waiting = lane->queued + lane->due.count;
+
+    if (lane->ready || lane->batch || (!waiting && !lane->presence))
+        return;
+    if (rec->sweeping && !lane->hurry && !lane->presence && waiting < RIPE)
         return;
     lane->ready = 1;
     lane->next = NULL;
@@ -89,85 +93,6 @@ static struct weir__lane *next_ready(struct weir__reconcile *rec)
     return lane;
 }
 
-/* ---- reports ----------------------------------------------------------------------------------------------------- */
-
-/* What to ask for: a slice for a key in demand, nothing for one that idles. */
-static void plan(struct weir__reconcile *rec, const struct weir__policy *policy, struct weir__out *out,
-                 const struct weir__report *report)
-{
-    struct weir__kept *kept = out->kept;
-    double now = (double)rec->mono / 1e9, interval = policy->terms.interval;
-
-    weir__demand_add(&kept->demand, now, report->attempts, interval);
-    kept->max_cost = fmax((double)report->asked, kept->max_cost > 1 ? 0.9 * kept->max_cost : 0);
-    if (policy->is.mode == WEIR_HYBRID && !rec->draining && !weir__demand_idle(&kept->demand, now, interval)) {
-        out->demand = weir__demand_rate(&kept->demand, now, interval);
-        out->want = weir__slice_want(&policy->terms, out->demand, rec->node->rtt, kept->max_cost);
-    }
-    out->slice = out->want > 0 || kept->held || report->rate > 0;
-    if (report->until && report->until < report->now)
-        out->age = (double)(report->now - report->until) / 1e9;
-    else if (!report->until && rec->fresh && rec->fresh < report->now)
-        out->age = (double)(report->now - rec->fresh) / 1e9;
-}
-
-/* A key that is new here, but need not be new to Redis. */
-static void inherit(struct weir__reconcile *rec, struct weir__kept *kept, const struct weir__report *report)
-{
-    kept->carried = weir__persist_carried(rec->node, kept);
-    kept->held |= report->until != 0;
-}
-
-/* A report goes to its lane. 0: no room for it now. */
-static int accept_report(struct weir__reconcile *rec, const struct weir__report *report)
-{
-    struct weir__course *course = weir__reconcile_course(rec, report->policy);
-    struct weir__kept *kept = course ? weir__keys_find(&rec->keys, report) : NULL;
-    struct weir__out *out = kept ? weir__keys_depart(&rec->keys, kept, report, rec->mono) : NULL;
-
-    if (!out) {
-        rec->full = 1;
-        return 0;
-    }
-    /* The process before this one may have known it. */
-    if (rec->shared && kept->list == WEIR__LIST_NONE && !kept->known)
-        inherit(rec, kept, report);
-    plan(rec, rec->node->policies[report->policy], out, report);
-    weir__keys_move(&rec->keys, kept, WEIR__LIST_NONE);
-    out->round = rec->round;
-    out->carried = kept->carried;
-    out->spent += kept->carried;
-    rec->keys.out_spent += kept->carried;
-    kept->carried = 0;
-    course->used_at = kept->reported_at;
-    if (course->lanes[kept->shard].batch && course->lanes[kept->shard].batch->stranded)
-        weir__seam_strand(rec->node->w, kept->slot, report->now);
-    weir__lane_queue(&course->lanes[kept->shard], out);
-    weir__reconcile_ready(rec, &course->lanes[kept->shard]);
-    return 1;
-}
-
-static int on_report(void *ctx, const struct weir__report *report)
-{
-    struct weir__reconcile *rec = ctx;
-
-    if (rec->keys.out_count >= OUTS_MAX) {
-        rec->full = 1;
-        return 0;
-    }
-    return accept_report(rec, report);
-}
-
-/* A timer takes keys without a slice; those with one have their own times, but for a flush. */
-static int wants_report(void *ctx, uint32_t slot)
-{
-    const struct weir__reconcile *rec = ctx;
-    const struct weir__kept *kept = weir__keys_at(&rec->keys, slot);
-
-    return !kept || kept->list != WEIR__LIST_HELD || rec->stage == WEIR__FLUSH_SWEEP ||
-           rec->stage == WEIR__FLUSH_SWEEP2;
-}
-
 void weir__reconcile_settle(struct weir__reconcile *rec, struct weir__out *out)
 {
     struct weir__kept *kept = out->kept;
@@ -186,18 +111,6 @@ void weir__reconcile_settle(struct weir__reconcile *rec, struct weir__out *out)
 
 /* ---- work, a slice a turn ---------------------------------------------------------------------------------------- */
 
-/* 0: the entry is out already, or it holds another key by now. That one's report is its own, and goes back. */
-static int report_of(struct weir__reconcile *rec, const struct weir__kept *kept, uint64_t now,
-                     struct weir__report *report)
-{
-    if (!weir__seam_report(rec->node->w, kept->slot, now, report))
-        return 0;
-    if (report->id == kept->id)
-        return 1;
-    weir__seam_release(rec->node->w, report->slot, report->spent, report->refunded);
-    return 0;
-}
-
 /* Reports the held slices of a policy that have said nothing since course->walk. */
 static size_t walk_held(struct weir__reconcile *rec, weir_policy_id id, uint64_t now, size_t budget)
 {
@@ -209,10 +122,10 @@ static size_t walk_held(struct weir__reconcile *rec, weir_policy_id id, uint64_t
         struct weir__report report;
 
         done++;
-        if (!report_of(rec, kept, now, &report)) {
+        if (!weir__report_of(rec, kept, now, &report)) {
             weir__count_add(&rec->node->count.written_off_tokens, kept->carried > 0 ? (uint64_t)kept->carried : 0);
             weir__keys_drop(&rec->keys, kept);
-        } else if (!on_report(rec, &report)) {
+        } else if (!weir__report_take(rec, &report)) {
             weir__seam_release(rec->node->w, report.slot, report.spent, report.refunded);
             break;
         }
@@ -234,9 +147,9 @@ static size_t walk_recall(struct weir__reconcile *rec, weir_policy_id id, uint64
 
         if (kept->total_at >= rec->courses[id].lanes[kept->shard].lost_at)
             weir__keys_move(&rec->keys, kept, WEIR__LIST_KNOWN);
-        else if (!report_of(rec, kept, now, &report))
+        else if (!weir__report_of(rec, kept, now, &report))
             weir__keys_drop(&rec->keys, kept);
-        else if (!on_report(rec, &report))
+        else if (!weir__report_take(rec, &report))
             weir__seam_release(rec->node->w, report.slot, report.spent, report.refunded);
     }
     return done;
@@ -254,29 +167,87 @@ static void tell_pending(struct weir__reconcile *rec, uint64_t tokens)
     atomic_store_explicit(&rec->node->count.pending_tokens, tokens, memory_order_relaxed);
 }
 
-static void work(struct weir__reconcile *rec)
+/* Not all reports of what the last sweep found are made yet: of each of the others a token is counted at least. To look
+ * at them all would hold the loop. */
+static void tell_backlog(struct weir__reconcile *rec)
 {
-    uint64_t now = weir_now(rec->node->w);
-    size_t budget = SLICE_OF_WORK, done;
-    uint64_t more = 0;
+    uint64_t out = rec->keys.out_spent > 0 ? (uint64_t)rec->keys.out_spent : 0;
 
-    rec->full = 0;
-    rec->mono = uv_hrtime();
-    for (uint32_t id = 0; id < rec->course_count && budget; id++) {
+    if (rec->counting && rec->keys.due_count)
+        tell_pending(rec, out + rec->keys.due_count);
+}
+
+/* What a sweep found is counted once its reports are made. */
+static void tell_taken(struct weir__reconcile *rec)
+{
+    if (!rec->counting || rec->keys.due_count)
+        return;
+    rec->counting = 0;
+    tell_pending(rec, rec->pending > 0 ? (uint64_t)rec->pending : 0);
+}
+
+/* A script by itself costs as much as some twenty records: so reports of one shard that are taken turn by turn wait for
+ * each other, but for those that somebody waits for. */
+static void end_sweep(struct weir__reconcile *rec)
+{
+    rec->sweeping = 0;
+    for (uint32_t id = 0; id < rec->course_count; id++)
+        for (uint32_t i = 0; rec->courses[id].lanes && i < rec->node->shards; i++)
+            weir__reconcile_ready(rec, &rec->courses[id].lanes[i]);
+}
+
+/* Slices that are due, beginning with another policy each time. Returns what is left of the budget. */
+static size_t work_on_slices(struct weir__reconcile *rec, uint64_t now, size_t budget)
+{
+    for (uint32_t i = 0; i < rec->course_count && budget; i++) {
+        uint32_t id = (rec->turn / 2 + i) % rec->course_count;
+
         budget -= walk_recall(rec, id, now, budget);
         if (budget && rec->courses[id].walk)
             budget -= walk_held(rec, id, now, budget);
-        more |= rec->courses[id].walk;
     }
-    if (rec->collect && budget && !rec->full) {
-        done = weir__seam_collect_some(rec->node->w, now, budget, wants_report, on_report, rec);
-        if (done < budget && !rec->full) {
-            rec->collect = 0;
-            tell_pending(rec, rec->keys.out_spent > 0 ? (uint64_t)rec->keys.out_spent : 0);
-        }
+    return budget;
+}
+
+/* Keys without a slice. */
+static size_t work_on_others(struct weir__reconcile *rec, uint64_t now, size_t budget)
+{
+    size_t done;
+
+    if (!rec->collect || !budget || rec->full)
+        return budget;
+    rec->found = 0;
+    done = weir__seam_collect_some(rec->node->w, now, budget, weir__report_pick, weir__report_take, rec);
+    if (done < budget && !rec->full && rec->found < WEIR__DUE_AT_ONCE) {
+        rec->collect = 0;
+        tell_backlog(rec);
+        rec->pending = rec->keys.out_spent;
+        rec->counting = 1;
     }
-    if (rec->full || (budget && !more && !rec->collect))
+    return budget - done;
+}
+
+/* Where either would take all the room that there is, they have it by turns. */
+static void work(struct weir__reconcile *rec)
+{
+    uint64_t now = weir_now(rec->node->w);
+    size_t budget = SLICE_OF_WORK;
+
+    rec->sweeping = 1;
+    rec->full = 0;
+    rec->mono = uv_hrtime();
+    if (rec->turn++ % 2) {
+        budget = work_on_others(rec, now, budget);
+        budget = rec->full ? budget : work_on_slices(rec, now, budget);
+    } else {
+        budget = work_on_slices(rec, now, budget);
+        budget = work_on_others(rec, now, budget);
+    }
+    if (rec->full || (budget && !weir__presence_is_working(rec))) {
         uv_idle_stop(&rec->busy);
+        end_sweep(rec);
+    }
+    tell_taken(rec);
     weir__flush_advance(rec);
 }
 
@@ -368,8 +339,12 @@ static void forget_full(struct weir__reconcile *rec, uint64_t mono)
     }
 }
 
+/* Keys with a slice are due once an interval, best when the others are: then they share their scripts. Of two ticks an
+ * interval the one that takes the others takes all but those that have just spoken; the second one what is late. */
 static void mark_due(struct weir__reconcile *rec, uint64_t mono)
 {
+    int collecting = mono + rec->tick_ns / 2 >= rec->collect_at;
+
     for (uint32_t id = 0; id < rec->course_count; id++) {
         struct weir__course *course = &rec->courses[id];
         uint64_t interval;
@@ -378,14 +353,14 @@ static void mark_due(struct weir__reconcile *rec, uint64_t mono)
             continue;
         interval = (uint64_t)(rec->node->policies[id]->terms.interval * 1e9);
         course->due_at = mono + interval / 2;
-        weir__reconcile_walk(rec, id, mono - interval / 4 * 3);
+        weir__reconcile_walk(rec, id, mono - interval / 8 * (collecting ? 3 : 6));
         if (!weir__reconcile_is_hybrid(rec, id))
             continue;
         tell_overdraft(rec, id, mono);
         weir__seam_pace(rec->node->w, id, interval,
                         rec->node->rtt > 0 ? (uint64_t)(rec->node->rtt * 1e9) : rec->node->timeout_ns);
     }
-    if (mono + rec->tick_ns / 2 >= rec->collect_at) {
+    if (collecting) {
         rec->collect_at = mono + rec->node->interval_ns;
         rec->collect |= !rec->draining;
         if (!rec->up) /* else it is known when all that is dirty has been taken */
@@ -446,8 +421,9 @@ static void send_batch(struct weir__reconcile *rec, struct weir__batch *batch, u
     struct weir__node *node = rec->node;
 
     batch->owner = rec;
-    if (weir__store_command(node->store, batch->bytes.data, batch->bytes.len, node->timeout_ns, weir__answer_batch,
-                            batch)) {
+    batch->late = 0; /* an answer that came too late may have sent it again */
+    if (weir__store_command_late(node->store, batch->bytes.data, batch->bytes.len, node->timeout_ns, weir__answer_late,
+                                 weir__answer_batch, batch)) {
         weir__reconcile_park(rec, batch, mono + 20 * WEIR__MS);
         return;
     }
@@ -467,20 +443,6 @@ static int has_room(const struct weir__reconcile *rec)
     return rec->flying < rec->node->window * rec->node->batch_max;
 }
 
-/* A shard that does not answer while others do (its master is away, its keys are on their way to another one) is an
- * outage of its keys: those without a slice go on no longer than those with one. */
-static void strand(struct weir__reconcile *rec, struct weir__batch *batch, uint64_t now)
-{
-    const struct weir__lane *lane = batch->lane;
-
-    batch->stranded = 1;
-    for (uint32_t i = 0; i < batch->wire.count; i++)
-        if (batch->outs[i])
-            weir__seam_strand(rec->node->w, batch->outs[i]->kept->slot, now);
-    for (const struct weir__out *out = lane->first; out; out = out->next)
-        weir__seam_strand(rec->node->w, out->kept->slot, now);
-}
-
 static void resend_parked(struct weir__reconcile *rec, uint64_t mono, uint64_t now)
 {
     struct weir__batch *list = rec->parked, *batch;
@@ -489,7 +451,7 @@ static void resend_parked(struct weir__reconcile *rec, uint64_t mono, uint64_t n
     while ((batch = list)) {
         list = batch->next;
         if (!batch->stranded && weir__slice_until(&rec->base, batch->made_now) < now)
-            strand(rec, batch, now);
+            weir__answer_strand(rec, batch, now);
         if (batch->retry_at > mono || !has_room(rec))
             weir__reconcile_park(rec, batch, batch->retry_at);
         else
@@ -510,22 +472,32 @@ void weir__reconcile_pump(struct weir__reconcile *rec)
     now = weir_now(node->w);
     if (rec->urgent) {
         rec->full = 0;
-        rec->urgent = weir__seam_urgent(node->w, now, SLICE_OF_WORK, on_report, rec) == SLICE_OF_WORK || rec->full;
+        rec->hurry = 1;
+        rec->urgent =
+            weir__seam_urgent(node->w, now, SLICE_OF_WORK, weir__report_take, rec) == SLICE_OF_WORK || rec->full;
+        rec->hurry = 0;
         if (rec->urgent && !rec->full)
             weir__reconcile_busy(rec);
     }
     resend_parked(rec, mono, now);
     if (rec->alive_due)
         weir__presence_ask(rec, mono);
-    while (has_room(rec) && (lane = next_ready(rec))) {
-        struct weir__batch *batch = weir__batch_build(node, lane, mono, now, sha);
+    while (has_room(rec) && rec->ready) {
+        struct weir__batch *batch;
 
+        weir__report_due(rec, rec->ready, now);
+        lane = next_ready(rec);
+        if (!lane->queued && !lane->presence)
+            continue; /* nothing of it was news */
+        batch = weir__batch_build(node, lane, mono, now, sha);
         if (!batch) {
             weir__count_add(&node->count.sync_errors, 1);
             break; /* out of memory: the next tick makes it ready again */
         }
         send_batch(rec, batch, mono, now);
     }
+    weir__flush_advance(rec); /* what it waits for may all have been no news */
+    tell_taken(rec);
     for (uint32_t id = 0; id < rec->course_count; id++)
         if (rec->courses[id].news && is_shared(rec, id))
             tell_overdraft(rec, id, mono);
@@ -552,15 +524,20 @@ static void return_queued(struct weir__reconcile *rec)
 {
     for (uint32_t id = 0; id < rec->course_count; id++)
         for (uint32_t i = 0; rec->courses[id].lanes && i < rec->node->shards; i++) {
+            struct weir__lane *lane = &rec->courses[id].lanes[i];
             struct weir__out *out;
 
-            while ((out = weir__lane_unqueue(&rec->courses[id].lanes[i])))
+            while ((out = weir__lane_unqueue(lane)))
                 give_back(rec, out);
+            weir__report_forget(rec, lane);
         }
+    weir__flush_resweep(rec);
 }
 
 void weir__reconcile_link(struct weir__reconcile *rec, int up)
 {
+    uint64_t mono = uv_hrtime();
+
     rec->up = (uint8_t)up;
     if (rec->stopped)
         return;
@@ -569,17 +546,20 @@ void weir__reconcile_link(struct weir__reconcile *rec, int up)
         return;
     }
     if (!up) {
+        rec->down_at = mono;
         uv_idle_stop(&rec->busy);
         return_queued(rec);
         return;
     }
     rec->urgent = 1;
     rec->collect = 1;
+    /* A pause that is shorter than a report is old at most is none that slices need to hear of sooner. */
     for (uint32_t id = 0; id < rec->course_count; id++)
-        weir__reconcile_walk(rec, id, uv_hrtime());
+        if (mono - rec->down_at > (uint64_t)(rec->node->policies[id]->terms.interval * 1e9))
+            weir__reconcile_walk(rec, id, mono);
     rec->answered_at = 0; /* somebody must be asked at once */
     rec->alive_due = 1;
-    weir__presence_keep(rec, uv_hrtime());
+    weir__presence_keep(rec, mono);
     weir__reconcile_busy(rec);
 }
 
@@ -683,6 +663,7 @@ uint64_t weir__reconcile_stop(struct weir__reconcile *rec)
 {
     uint64_t doubtful = 0, unsent;
     struct weir__batch *batch;
+    uint32_t slices;
 
     rec->stopped = 1;
     uv_timer_stop(&rec->tick);
@@ -700,7 +681,7 @@ uint64_t weir__reconcile_stop(struct weir__reconcile *rec)
         weir__batch_free(rec->node, batch);
     }
     weir__count_add(&rec->node->count.written_off_tokens, doubtful);
-    unsent = rec->heirs ? 0 : doubtful + weir__seam_unsent(rec->node->w);
+    unsent = rec->heirs ? 0 : doubtful + weir__seam_unsent(rec->node->w) + weir__keys_carried(&rec->keys, &slices);
     tell_pending(rec, 0);
     weir__flush_abort(rec, WEIR_E_CLOSED, unsent);
     return unsent;

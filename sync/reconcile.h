@@ -4,7 +4,9 @@
  * Owns the timer, the lanes and their batches; must not know sockets (link), the state in Redis (wire) or how the sync
  * is started and ended (sync).
  *
- *   due keys, dirty keys --> queued in their lane --> batch on its way --> answered: grants applied
+ *   dirty keys --> noted in their lane, reported as its batch leaves
+ *                                 v
+ *   keys with slices, urgent, new --> queued in their lane --> batch on its way --> answered: grants applied
  *                                 |                     |      ^
  *                                 | connection lost     v      | it is back, or the time to retry has come
  *                                 v                    parked, as it is: the same bytes go again

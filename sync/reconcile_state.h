@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The inside of reconciliation, shared by reconcile.c (what is due, what is sent), presence.c (who must hear from this
- * node), answer.c (what Redis said) and flush.c (who waits for it). Nobody else includes this.
+ * The inside of reconciliation, shared by reconcile.c (what is due, what is sent), report.c (what is said of a key and
+ * when), presence.c (who must hear from this node), answer.c (what Redis said) and flush.c (who waits for it). Nobody
+ * else includes this.
  */
 #ifndef WEIR_SYNC_RECONCILE_STATE_H
 #define WEIR_SYNC_RECONCILE_STATE_H
@@ -45,15 +46,22 @@ struct weir__reconcile {
     struct weir__lane *ready, *last_ready;
     struct weir__batch *parked;
     uint32_t flying;               /* the weight of the batches on their way */
+    uint32_t found;                /* keys that this turn found due */
+    int64_t pending;               /* whole tokens that Redis had not been told when a sweep had found all ... */
+    uint8_t counting;              /* ... as far as reports have been made of it by now */
     struct weir__slice_terms base; /* of what has no slice */
     uint64_t tick_ns;
+    uint32_t turn;        /* of work: who is first */
     uint64_t mono;        /* machine's clock: of the reports that are being taken */
     uint64_t collect_at;  /* machine's clock */
     uint64_t answered_at; /* the last answer to anything */
+    uint64_t down_at;     /* machine's clock: when the connection was last lost, or hung */
     uint64_t fresh;       /* limiter's clock: what has no slice is good until then */
     uint64_t fresh_told;
     uint8_t up, urgent, collect, alive_due, draining, started, stopped, full;
-    uint8_t handles; /* to be closed */
+    uint8_t sweeping; /* what is due is being taken, a part each turn of the loop */
+    uint8_t hurry;    /* what is taken now, somebody waits for */
+    uint8_t handles;  /* to be closed */
     /* leader.c */
     uint8_t shared;  /* other processes share the limiter */
     uint8_t follows; /* ... and another one of them reconciles */
@@ -97,23 +105,56 @@ static inline int weir__reconcile_is_hybrid(const struct weir__reconcile *rec, u
     return rec->node->policies[id]->is.mode == WEIR_HYBRID;
 }
 
+/* ---- report.c ---------------------------------------------------------------------------------------------------- */
+
+#define WEIR__DUE_AT_ONCE 8192u /* keys found due in one turn of the loop: well under a millisecond */
+
+/* Of dirty keys, those to be reported at once. Others are noted as due in their lanes, until rec->found says that it is
+ * enough for one turn. ctx: the reconciler. */
+uint64_t weir__report_pick(void *ctx, uint32_t first, uint64_t mask);
+
+/* A report goes to its lane. 0: no room for it now; rec->full says so. ctx: the reconciler. */
+int weir__report_take(void *ctx, const struct weir__report *report);
+
+/* Makes reports of what is due in a lane: as many as a batch carries. Its place among the ready ones must be kept. */
+void weir__report_due(struct weir__reconcile *rec, struct weir__lane *lane, uint64_t now);
+
+/* Nothing is due in the lane any more; all of it is dirty still. */
+void weir__report_forget(struct weir__reconcile *rec, struct weir__lane *lane);
+
+/* A report of what is kept, dirty or not. 0: one is out already, or another key is there by now. That one's report is
+ * its own, and goes back. */
+int weir__report_of(struct weir__reconcile *rec, const struct weir__kept *kept, uint64_t now,
+                    struct weir__report *report);
+
 /* ---- presence.c -------------------------------------------------------------------------------------------------- */
 
 /* Marks the lanes whose shards must hear from this node, and makes ready what waits. mono: machine's clock. */
 void weir__presence_keep(struct weir__reconcile *rec, uint64_t mono);
+
+/* Are reports still to be taken of what is due? */
+int weir__presence_is_working(const struct weir__reconcile *rec);
 
 /* Where nothing else will be answered soon, one shard is asked. */
 void weir__presence_ask(struct weir__reconcile *rec, uint64_t mono);
 
 /* ---- answer.c ---------------------------------------------------------------------------------------------------- */
 
-/* The link's callback; arg: the batch. */
+/* The link's callbacks; arg: the batch. */
 void weir__answer_batch(void *arg, enum weir__link_kind kind, const struct redisReply *reply);
+void weir__answer_late(void *arg);
+
+/* A shard that does not answer while others do (its master is away, its keys are on their way to another one) is an
+ * outage of its keys: those without a slice go on no longer than those with one. */
+void weir__answer_strand(struct weir__reconcile *rec, struct weir__batch *batch, uint64_t now);
 
 /* ---- flush.c ----------------------------------------------------------------------------------------------------- */
 
 /* A sweep is complete, or a report has ended. */
 void weir__flush_advance(struct weir__reconcile *rec);
+
+/* What was taken, or noted as due, has gone back to the table: whoever waits for it waits for another sweep. */
+void weir__flush_resweep(struct weir__reconcile *rec);
 
 /* Whole tokens that Redis has not acknowledged. */
 uint64_t weir__flush_unsent(struct weir__reconcile *rec);

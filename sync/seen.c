@@ -76,20 +76,6 @@ static struct slot *room_for(struct weir__seen *seen, uint64_t tag, uint64_t mon
     return found;
 }
 
-void weir__seen_note(struct weir__seen *seen, weir_policy_id id, uint64_t hash, double level, uint64_t mono)
-{
-    uint64_t tag = tag_of(id, hash);
-    struct slot *slot = room_for(seen, tag, mono);
-    float rounded = (float)level;
-    uint32_t bits;
-
-    memcpy(&bits, &rounded, sizeof bits);
-    /* the release store of the value keeps the 0 before it: a reader of this value finds another tag than before */
-    atomic_store_explicit(&slot->tag, 0, memory_order_relaxed);
-    atomic_store_explicit(&slot->value, (uint64_t)bits << 32 | (uint32_t)(mono / TICK_NS), memory_order_release);
-    atomic_store_explicit(&slot->tag, tag, memory_order_release);
-}
-
 void weir__seen_forget(struct weir__seen *seen, weir_policy_id id, uint64_t hash)
 {
     uint64_t tag = tag_of(id, hash);
@@ -99,26 +85,57 @@ void weir__seen_forget(struct weir__seen *seen, weir_policy_id id, uint64_t hash
         atomic_store_explicit(&slot->tag, 0, memory_order_relaxed);
 }
 
-double weir__seen_level(struct weir__seen *seen, weir_policy_id id, uint64_t hash,
-                        const struct weir__seam_policy *policy, uint64_t mono, uint64_t before)
+void weir__seen_note(struct weir__seen *seen, weir_policy_id id, uint64_t hash, double level, uint64_t mono,
+                     uint64_t lost_at)
+{
+    uint64_t tag = tag_of(id, hash);
+    struct slot *slot;
+    float rounded = (float)level;
+    uint32_t bits;
+
+    if (lost_at && mono / TICK_NS <= lost_at / TICK_NS) {
+        weir__seen_forget(seen, id, hash);
+        return;
+    }
+    slot = room_for(seen, tag, mono);
+    memcpy(&bits, &rounded, sizeof bits);
+    /* the release store of the value keeps the 0 before it: a reader of this value finds another tag than before */
+    atomic_store_explicit(&slot->tag, 0, memory_order_relaxed);
+    atomic_store_explicit(&slot->value, (uint64_t)bits << 32 | (uint32_t)(mono / TICK_NS), memory_order_release);
+    atomic_store_explicit(&slot->tag, tag, memory_order_release);
+}
+
+int weir__seen_last(struct weir__seen *seen, weir_policy_id id, uint64_t hash, uint64_t mono, uint64_t before,
+                    double *level, uint64_t *age_ns)
 {
     uint64_t tag = tag_of(id, hash), value;
     struct slot *slot = find(seen, tag);
-    uint32_t bits, ticks;
-    double level;
+    uint32_t bits;
     float then;
 
     if (!slot)
-        return -1;
+        return 0;
     /* acquire: the second look at the tag comes after it */
     value = atomic_load_explicit(&slot->value, memory_order_acquire);
     if (atomic_load_explicit(&slot->tag, memory_order_relaxed) != tag)
-        return -1;
+        return 0;
+    if ((int32_t)((uint32_t)(before / TICK_NS) - (uint32_t)value) < 0)
+        return 0;
     bits = (uint32_t)(value >> 32);
     memcpy(&then, &bits, sizeof then);
-    if ((int32_t)((uint32_t)(before / TICK_NS) - (uint32_t)value) < 0)
+    *level = (double)then;
+    *age_ns = (uint64_t)((uint32_t)(mono / TICK_NS) - (uint32_t)value) * TICK_NS;
+    return 1;
+}
+
+double weir__seen_level(struct weir__seen *seen, weir_policy_id id, uint64_t hash,
+                        const struct weir__seam_policy *policy, uint64_t mono, uint64_t before)
+{
+    uint64_t age;
+    double level;
+
+    if (!weir__seen_last(seen, id, hash, mono, before, &level, &age))
         return -1;
-    ticks = (uint32_t)(mono / TICK_NS) - (uint32_t)value;
-    level = (double)then + (double)ticks * TICK_NS * (double)policy->limit / (double)policy->per_ns;
+    level += (double)age * (double)policy->limit / (double)policy->per_ns;
     return fmin(fmax(level, 0), (double)policy->burst);
 }

@@ -118,6 +118,11 @@ double weir__slice_rtt(double old, double measured)
     return old <= 0 ? measured : larger(measured, old + 0.1 * (measured - old));
 }
 
+double weir__slice_late(double old, double timeout)
+{
+    return old <= 0 ? timeout : larger(old, old + 0.1 * (timeout - old));
+}
+
 double weir__slice_want(const struct weir__slice_terms *terms, double demand, double rtt, double max_cost)
 {
     double use = demand * terms->interval;
@@ -168,20 +173,6 @@ void weir__slice_grant(const struct weir__slice_terms *terms, const struct weir_
 double weir__slice_owed(double level, double free)
 {
     return smaller(0, larger(level, smaller(0, free)));
-}
-
-double weir__slice_seed(const struct weir__slice_terms *terms, double total, double age, double outage)
-{
-    return smaller(terms->burst, total + terms->rate * larger(0, age - larger(0, outage)));
-}
-
-int64_t weir__slice_excused(int64_t fallback_spent, double fallback_rate, double outage)
-{
-    double most = fallback_rate * outage;
-    if (fallback_spent <= 0 || !(most > 0)) {
-        return 0;
-    }
-    return most < (double)fallback_spent ? (int64_t)most : fallback_spent;
 }
 
 int weir__slice_nothing(const struct weir__slice_ask *ask, const struct weir__slice_answer *answer)

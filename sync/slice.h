@@ -60,6 +60,9 @@ int weir__demand_idle(const struct weir__demand *demand, double now, double inte
 /* A round trip's estimate: jumps up, comes down slowly. */
 double weir__slice_rtt(double old, double measured);
 
+/* ... after one that took longer than `timeout`: it might have been any length, and it may be the only one. */
+double weir__slice_late(double old, double timeout);
+
 /* The level wanted: d S / 2 + 2 sqrt(d S) + 2 d rtt, at least 1, at most half of the burst; 0 where d S < 1. Never
  * under max_cost where a slice is wanted at all and the burst allows it. */
 double weir__slice_want(const struct weir__slice_terms *terms, double demand, double rtt, double max_cost);
@@ -87,13 +90,6 @@ void weir__slice_grant(const struct weir__slice_terms *terms, const struct weir_
  * fleet would overdraw it once more with every answer. What is still owed must travel with a slice from then on. level:
  * as it was in the record; free: of the answer. */
 double weir__slice_owed(double level, double free);
-
-/* For a Redis that forgot its state (weir__wire_record.seed): what this node last saw of a key, aged by the refill
- * since, but for the outage: what was refilled then, fallback shares used. age, outage: s. */
-double weir__slice_seed(const struct weir__slice_terms *terms, double total, double age, double outage);
-
-/* The part of fallback_spent which that covers: to be told neither in spent nor in fallback_spent. */
-int64_t weir__slice_excused(int64_t fallback_spent, double fallback_rate, double outage);
 
 /* May a key be left out of reports while it is clean? Nothing held, nothing lent, nobody asking. */
 int weir__slice_nothing(const struct weir__slice_ask *ask, const struct weir__slice_answer *answer);

@@ -65,6 +65,15 @@ int weir__store_command(struct weir__store *store, const void *bytes, size_t len
     return weir__link_command(store->link, bytes, len, timeout_ns, cb, arg);
 }
 
+int weir__store_command_late(struct weir__store *store, const void *bytes, size_t len, uint64_t timeout_ns,
+                             weir__link_late_cb on_late, weir__link_cb cb, void *arg)
+{
+    if (store->cluster) {
+        return weir__cluster_command(store->cluster, bytes, len, timeout_ns, cb, arg);
+    }
+    return weir__link_command_late(store->link, bytes, len, timeout_ns, on_late, cb, arg);
+}
+
 int weir__store_is_cluster(const struct weir__store *store)
 {
     return store->cluster != NULL;

@@ -30,6 +30,11 @@ const char *weir__store_sha(const struct weir__store *store, size_t i);
 int weir__store_command(struct weir__store *store, const void *bytes, size_t len, uint64_t timeout_ns, weir__link_cb cb,
                         void *arg);
 
+/* As weir__link_command_late; of a cluster on_late is never called, and an answer that comes late is dropped: the
+ * command may have to go elsewhere. */
+int weir__store_command_late(struct weir__store *store, const void *bytes, size_t len, uint64_t timeout_ns,
+                             weir__link_late_cb on_late, weir__link_cb cb, void *arg);
+
 /* All keys of a command must be of one slot. */
 int weir__store_is_cluster(const struct weir__store *store);
 

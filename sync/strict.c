@@ -9,10 +9,11 @@
 
 #include "sync/seen.h"
 
-#define FAILURES_MAX 3u              /* in a row: nobody waits any more */
-#define PROBE_NS (100 * WEIR__MS)    /* one query passes a shut circuit so often */
-#define EXPIRY_MIN_NS (2 * WEIR__MS) /* how often deadlines are looked at */
-#define FLYING_MAX 256u              /* scripts on their way, however small: the link's line is only so long */
+#define FAILURES_MAX 3u               /* in a row: nobody waits any more */
+#define PROBE_NS (100 * WEIR__MS)     /* one query passes a shut circuit so often */
+#define EXPIRY_MIN_NS (2 * WEIR__MS)  /* how often deadlines are looked at */
+#define FLYING_MAX 256u               /* scripts on their way, however small: the link's line is only so long */
+#define LATELY_NS (10 * WEIR__SECOND) /* for so long at least, twice at most, the shortest round trip is remembered */
 
 /* ---- the circuit ------------------------------------------------------------------------------------------------- */
 
@@ -57,6 +58,7 @@ void weir__strict_score(struct weir__strict *strict, int good)
 void weir__strict_link(struct weir__strict *strict, int up)
 {
     strict->failures = 0;
+    strict->took = strict->shortest = 0; /* it may be another server */
     atomic_store_explicit(&strict->up, up, memory_order_relaxed);
     shut(strict, !up);
 }
@@ -127,11 +129,15 @@ int weir__strict_degrade(struct weir__node *node, const struct weir__query *quer
 
 void weir__strict_fail(struct weir__strict *strict, struct weir__query *query, int keep)
 {
-    /* who left has answered himself */
-    if (!weir__query_abandoned(query))
-        query->status = weir__strict_degrade(strict->node, query, &query->result);
     if (!keep)
         strict->pending--;
+    if (query->wait) { /* he may be leaving this moment, and answers himself then: so he always does, or both would */
+        weir__query_fail(strict->node, query);
+        return;
+    }
+    if (query->item.kind == WEIR__QUERY_GIVE)
+        atomic_fetch_add_explicit(&strict->node->count.unreturned_tokens, (uint64_t)query->cost, memory_order_relaxed);
+    query->status = weir__strict_degrade(strict->node, query, &query->result);
     weir__query_answer(strict->node, query, keep);
 }
 
@@ -416,15 +422,38 @@ int weir__strict_is_backlog(const struct weir__strict *strict)
     return node->batch_max > 1 && strict->queued + strict->weight > (size_t)node->window * node->batch_max;
 }
 
+void weir__strict_took(struct weir__strict *strict, uint64_t now, uint64_t took)
+{
+    strict->took = took;
+    if (!strict->shortest || now - strict->shortest_since > LATELY_NS) {
+        strict->shortest_before = strict->shortest ? strict->shortest : took;
+        strict->shortest = took;
+        strict->shortest_since = now;
+    } else if (took < strict->shortest) {
+        strict->shortest = took;
+    }
+}
+
+/* Scripts queue up where a round trip takes twice what it took at best. What is sent then waits there; what is kept
+ * here meanwhile is merged, and so shortens the queue. Where they don't queue, keeping any is only a wait, on a long
+ * line a long one. In a cluster the scripts on their way are of many servers, and one may be slow alone. */
+static int is_behind(const struct weir__strict *strict)
+{
+    uint64_t shortest = strict->shortest < strict->shortest_before ? strict->shortest : strict->shortest_before;
+
+    return strict->took > 2 * shortest && !strict->one_slot && !weir__store_is_cluster(strict->node->store);
+}
+
 /* Full batches fill the window; small ones share it. Under backlog it is four times as wide: twice as many batches of
- * twice the size. */
+ * twice the size. A queue at Redis is never of more batches than that, small ones included. */
 static int has_room(const struct weir__strict *strict)
 {
     uint32_t limit = strict->node->window * strict->node->batch_max;
+    uint32_t flying = is_behind(strict) ? 2 * strict->node->window : FLYING_MAX;
 
     if (weir__strict_is_backlog(strict))
         limit *= 4;
-    return strict->weight < limit && strict->flying_count < FLYING_MAX;
+    return strict->weight < limit && strict->flying_count < (flying < FLYING_MAX ? flying : FLYING_MAX);
 }
 
 void weir__strict_pump(struct weir__strict *strict)

@@ -38,7 +38,8 @@ static void fill(struct weir_result *result, const struct weir__wire_head *head,
     result->policy = id;
     result->limit = numbers->burst;
     result->remaining = free > 0 ? (int64_t)floor(free + 1e-9) : 0;
-    result->reset_after_ns = time_for(numbers, (double)numbers->burst - total - 1e-9);
+    if ((double)numbers->burst - total > 1e-9) /* less is a rounding */
+        result->reset_after_ns = time_for(numbers, (double)numbers->burst - total);
     if (status != WEIR_DENY)
         return;
     if ((uint64_t)cost > numbers->burst) {
@@ -70,7 +71,7 @@ static void settle(struct weir__strict *strict, struct weir__query *query, int s
 
 /* Entry i of a shard; query: its first. */
 static void deal(struct weir__strict *strict, const struct weir__wire_strict *shard, const struct weir__wire_head *head,
-                 uint32_t i, struct weir__query *query)
+                 uint32_t i, struct weir__query *query, uint64_t lost_at)
 {
     const struct weir__wire_strict_entry *entry = &shard->entries[i];
     const struct weir__wire_key *key = &shard->keys[entry->key];
@@ -79,7 +80,8 @@ static void deal(struct weir__strict *strict, const struct weir__wire_strict *sh
     double reserved = key->total - key->free; /* as it was when this entry's turn came */
 
     if (query)
-        weir__seen_note(strict->node->seen, query->policy, query->hash, entry->free + reserved, strict->answered_at);
+        weir__seen_note(strict->node->seen, query->policy, query->hash, entry->free + reserved, strict->answered_at,
+                        lost_at);
     for (; query; query = next) {
         double later = 0; /* what those after this one were given */
         int status = WEIR_DENY;
@@ -111,6 +113,27 @@ static void deal(struct weir__strict *strict, const struct weir__wire_strict *sh
     }
 }
 
+/* When the member's shard was found to have lost its state; 0: never, or nobody asked for it by itself. */
+static uint64_t lost_at(const struct weir__strict *strict, const struct weir_request *member)
+{
+    const struct weir__strict_lanes *lanes = member->policy < strict->lane_room ? strict->lanes[member->policy] : NULL;
+
+    return lanes ? lanes->lanes[weir__wire_shard(member->key, member->key_len, strict->node->shards)].lost_at : 0;
+}
+
+/* What all members together ask of the bucket of member i: it may be named more than once. */
+static int64_t asked_of(const struct weir__query *query, uint32_t i)
+{
+    const struct weir_request *one = &query->members[i], *other;
+    int64_t sum = 0;
+
+    for (other = query->members; other < query->members + query->n; other++)
+        if (other->policy == one->policy && other->key_len == one->key_len &&
+            memcmp(other->key, one->key, one->key_len) == 0)
+            sum = other->cost > INT64_MAX - sum ? INT64_MAX : sum + other->cost;
+    return sum;
+}
+
 /* The one that denied, with the longest wait of all; or the one that has least left. */
 static void deal_all(struct weir__strict *strict, struct weir__strict_batch *batch, const struct weir__wire_head *head)
 {
@@ -128,11 +151,12 @@ static void deal_all(struct weir__strict *strict, struct weir__strict_batch *bat
 
         own.numbers = member->numbers;
         request->status = verdict == WEIR_DENY && (member->denied || nobody) ? WEIR_DENY : WEIR_ALLOW;
-        fill(request->result, &own, request->policy, request->status, member->cost, member->total, member->free);
+        fill(request->result, &own, request->policy, request->status,
+             request->status == WEIR_DENY ? asked_of(query, i) : member->cost, member->total, member->free);
         request->result->limiter = strict->node->w;
         weir__seen_note(strict->node->seen, request->policy,
                         weir__query_hash(strict->node, request->key, request->key_len), member->total,
-                        strict->answered_at);
+                        strict->answered_at, lost_at(strict, request));
         if (request->result->retry_after_ns > longest)
             longest = request->result->retry_after_ns;
         if (i == 0 || (request->status == WEIR_DENY && !named) ||
@@ -267,7 +291,7 @@ static void deal_shard(struct weir__strict *strict, struct weir__strict_batch *b
         lane->wrote_at = batch->sent_at;
     weir__node_learn(strict->node, batch->id, head);
     for (uint32_t i = 0; i < shard->n_entries; i++)
-        deal(strict, shard, head, i, chains[i]);
+        deal(strict, shard, head, i, chains[i], lane->lost_at);
 }
 
 static void deal_shards(struct weir__strict *strict, struct weir__strict_batch *batch)
@@ -279,12 +303,15 @@ static void deal_shards(struct weir__strict *strict, struct weir__strict_batch *
 static void answered(struct weir__strict *strict, struct weir__strict_batch *batch)
 {
     struct weir__counters *count = &strict->node->count;
+    uint64_t took;
 
     strict->answered_at = uv_hrtime();
+    took = strict->answered_at - batch->sent_at;
+    weir__strict_took(strict, strict->answered_at, took);
     weir__strict_score(strict, !all_refused(batch));
     strict->alive(strict->alive_arg, batch->sent_now);
-    weir__measure_add(&count->strict_took, uv_hrtime() - batch->sent_at);
-    WEIR__PROBE2(strict_done, batch->id, uv_hrtime() - batch->sent_at);
+    weir__measure_add(&count->strict_took, took);
+    WEIR__PROBE2(strict_done, batch->id, took);
     weir__count_add(&count->syncs, 1);
     atomic_store_explicit(&count->last_sync_ns, weir_now(strict->node->w), memory_order_relaxed);
     if (batch->kind != WEIR__QUERY_ALL) {

@@ -6,6 +6,7 @@
  */
 #include "sync/strict_state.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "sync/seen.h"
@@ -161,16 +162,20 @@ static void attach(struct weir__strict_batch *batch, struct weir__wire_strict *s
 static void tell_seen(struct weir__strict *strict, struct weir__strict_batch *batch, struct weir__wire_strict *shard,
                       const struct weir__strict_lane *lane, const struct weir__query *query, int64_t key)
 {
-    const struct weir__policy *policy = weir__node_policy(strict->node, query->policy);
+    const struct weir__seam_policy *is = &weir__node_policy(strict->node, query->policy)->is;
+    uint64_t age;
     double level;
 
     if (!lane->lost_at || batch->n_entries + 1 >= WEIR__WIRE_WAITS)
         return;
-    level = weir__seen_level(strict->node->seen, query->policy, query->hash, &policy->is, uv_hrtime(), lane->lost_at);
-    if (level < 0)
+    if (!weir__seen_last(strict->node->seen, query->policy, query->hash, uv_hrtime(), lane->lost_at, &level, &age))
         return;
+    /* who may write in Redis may have set any level: no debt is larger than this */
+    level = fmax(level, -((double)is->burst + (double)is->max_overshoot));
+    /* both rounded down: rather less is left than more */
+    age = age / WEIR__MS < UINT32_MAX ? age / WEIR__MS : UINT32_MAX;
     batch->shards[0].entries[batch->n_entries] = (struct weir__wire_strict_entry){
-        .key = (uint32_t)key, .op = WEIR__WIRE_SEEN, .cost = (int64_t)level, .count = 1};
+        .key = (uint32_t)key, .op = WEIR__WIRE_SEEN, .cost = (int64_t)floor(level), .count = (uint32_t)age};
     batch->chains[batch->n_entries++] = NULL;
     shard->n_entries++;
 }
@@ -200,24 +205,24 @@ static int fill_shard(struct weir__strict *strict, struct weir__strict_batch *ba
     struct weir__wire_strict *shard = add_shard(strict, batch, weir__node_policy(strict->node, lanes->id), lane);
     struct weir__query *query;
     uint32_t *of_key;
-    int64_t key;
+    int64_t key = 0;
 
-    while ((query = lane->first) && is_strict(query)) {
+    while (key >= 0 && (query = lane->first) && is_strict(query)) {
         if (weir__query_abandoned(query)) {
             weir__strict_fail(strict, weir__strict_pop(strict, lanes, lane), 0);
             continue;
         }
         key = batch->n_entries < WEIR__WIRE_WAITS ? place_of(strict, batch, shard, query, most) : -1;
         if (key < 0)
-            return 0;
+            break;
         of_key = &last[shard->keys - batch->shards[0].keys + key];
         if (!*of_key)
             tell_seen(strict, batch, shard, lane, query, key);
         attach(batch, shard, weir__strict_pop(strict, lanes, lane), key, of_key);
     }
     if (!shard->n_entries)
-        batch->n_shards--; /* all of them have left */
-    return 1;
+        batch->n_shards--; /* all of them have left, or there was no room for one */
+    return key >= 0;
 }
 
 /* May the policy's next lane join a batch? */

@@ -64,12 +64,14 @@ struct weir__strict {
     uint32_t lane_room;
     struct weir__strict_lanes *ready, *last_ready;
     struct weir__strict_batch *flying;
-    uint32_t flying_count, weight;   /* of the batches on their way */
-    size_t pending;                  /* queries in lanes, and on their way */
-    size_t queued;                   /* in lanes */
-    uint64_t expiry_at, answered_at; /* machine's clock: of the batch that is being dealt */
-    uint32_t failures;               /* in a row */
-    int one_slot;                    /* a cluster behind one address: a script is of one shard, or of one group */
+    uint32_t flying_count, weight;                      /* of the batches on their way */
+    size_t pending;                                     /* queries in lanes, and on their way */
+    size_t queued;                                      /* in lanes */
+    uint64_t expiry_at, answered_at;                    /* machine's clock: of the batch that is being dealt */
+    uint64_t took;                                      /* ns: the last round trip; 0: none yet */
+    uint64_t shortest, shortest_before, shortest_since; /* since then, and in the time before that; machine's clock */
+    uint32_t failures;                                  /* in a row */
+    int one_slot;         /* a cluster behind one address: a script is of one shard, or of one group */
     uint64_t apart_until; /* until then a script is of one shard: one of several had an error for an answer */
     uint8_t started, stopped, handles, window_open;
     _Atomic int up, shut;
@@ -101,6 +103,9 @@ int weir__strict_is_backlog(const struct weir__strict *strict);
 
 /* Ends a query by the outage policy. keep: as weir__query_answer. */
 void weir__strict_fail(struct weir__strict *strict, struct weir__query *query, int keep);
+
+/* A script's round trip, which ended now. */
+void weir__strict_took(struct weir__strict *strict, uint64_t now, uint64_t took);
 
 /* A batch was answered well, or not. */
 void weir__strict_score(struct weir__strict *strict, int good);

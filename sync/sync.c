@@ -431,7 +431,8 @@ static int open_link(struct weir_sync *sync, const struct weir_sync_options *o, 
     return weir__store_open(&sync->node.store, sync->node.loop, &config);
 }
 
-static void free_memory(struct weir_sync *sync)
+/* All that no loop knows. */
+static void undo_parts(struct weir_sync *sync)
 {
     if (sync->rec)
         weir__reconcile_close(sync->rec, NULL, NULL);
@@ -439,15 +440,22 @@ static void free_memory(struct weir_sync *sync)
         weir__strict_close(sync->strict, NULL, NULL);
     weir__watch_close(sync->watch, NULL, NULL);
     deinit(sync);
-    weir__seam_free(sync->node.w, sync, sizeof *sync);
 }
 
+static void free_self(struct weir_sync *sync)
+{
+    struct weir_allocator mem = sync->node.mem;
+
+    mem.release(mem.arg, sync, sizeof *sync);
+}
+
+/* On a caller's loop the limiter may be gone by now. */
 static void on_undone(uv_handle_t *handle)
 {
     struct weir_sync *sync = handle->data;
 
     if (!sync->own)
-        free_memory(sync);
+        free_self(sync);
 }
 
 static void on_link_undone(void *arg)
@@ -458,7 +466,7 @@ static void on_link_undone(void *arg)
 }
 
 /* All that may fail, in order; the limiter learns of the sync last. Handles that a caller's loop knows by then are
- * closed and freed when it next runs. */
+ * closed when it next runs, and of `sync` nothing but them and the memory they are in is left until then. */
 static int open_parts(struct weir_sync *sync, const struct weir_sync_options *o, const struct weir__uri *uri,
                       struct uv_loop_s *loop)
 {
@@ -498,12 +506,12 @@ static int open_parts(struct weir_sync *sync, const struct weir_sync_options *o,
 close_async:
     on_link_undone(sync);
 end_thread:
-    if (!sync->own && sync->async.data)
-        return status;
     if (sync->own)
         unmake_thread(sync);
 free_all:
-    free_memory(sync);
+    undo_parts(sync);
+    if (sync->own || !sync->async.data)
+        free_self(sync);
     return status;
 }
 

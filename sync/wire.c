@@ -32,13 +32,10 @@ void weir__wire_buf_deinit(struct weir__wire_buf *buf)
     buf->len = buf->cap = 0;
 }
 
-/* Makes room for more bytes. 0 when there is none: the buffer has failed then. */
-static int reserve(struct weir__wire_buf *buf, size_t more)
+static int grow(struct weir__wire_buf *buf, size_t more)
 {
     if (buf->failed)
         return 0;
-    if (buf->cap - buf->len >= more)
-        return 1;
     size_t cap = buf->cap < 512 ? 512 : buf->cap;
     while (cap - buf->len < more) {
         if (cap > SIZE_MAX / 2) {
@@ -61,6 +58,12 @@ static int reserve(struct weir__wire_buf *buf, size_t more)
     return 1;
 }
 
+/* Makes room for more bytes. 0 when there is none: the buffer has failed then. */
+static inline int reserve(struct weir__wire_buf *buf, size_t more)
+{
+    return (!buf->failed && buf->cap - buf->len >= more) || grow(buf, more);
+}
+
 static void put_bytes(struct weir__wire_buf *buf, const void *bytes, size_t len)
 {
     if (len == 0 || !reserve(buf, len))
@@ -69,18 +72,36 @@ static void put_bytes(struct weir__wire_buf *buf, const void *bytes, size_t len)
     buf->len += len;
 }
 
-/* '*12\r\n', '$5\r\n': the first line of an array or of a string. */
+#define LENGTH 32u /* room for what write_length writes */
+
+/* '*12\r\n', '$5\r\n': the first line of an array or of a string. Returns where it ends. */
+static inline char *write_length(char *at, char kind, size_t value)
+{
+    char digits[24];
+    size_t n = sizeof digits;
+    if (value >= 10 && value < 100) { /* as most keys are */
+        at[0] = kind;
+        at[1] = (char)('0' + value / 10);
+        at[2] = (char)('0' + value % 10);
+        at[3] = '\r';
+        at[4] = '\n';
+        return at + 5;
+    }
+    do
+        digits[--n] = (char)('0' + value % 10);
+    while ((value /= 10) > 0);
+    *at++ = kind;
+    while (n < sizeof digits)
+        *at++ = digits[n++];
+    *at++ = '\r';
+    *at++ = '\n';
+    return at;
+}
+
 static void put_length(struct weir__wire_buf *buf, char kind, size_t value)
 {
-    char line[32];
-    size_t at = sizeof line;
-    line[--at] = '\n';
-    line[--at] = '\r';
-    do
-        line[--at] = (char)('0' + value % 10);
-    while ((value /= 10) > 0);
-    line[--at] = kind;
-    put_bytes(buf, line + at, sizeof line - at);
+    if (reserve(buf, LENGTH))
+        buf->len = (size_t)(write_length(buf->data + buf->len, kind, value) - buf->data);
 }
 
 static void put_string(struct weir__wire_buf *buf, const void *bytes, size_t len)
@@ -90,15 +111,16 @@ static void put_string(struct weir__wire_buf *buf, const void *bytes, size_t len
     put_bytes(buf, "\r\n", 2);
 }
 
-/* A packed double: little-endian IEEE 754, whatever the machine. */
-static void put_double(struct weir__wire_buf *buf, double value)
+/* A packed double: IEEE 754. */
+static inline void put_double(struct weir__wire_buf *buf, double value)
 {
     uint64_t bits;
-    uint8_t bytes[8];
+    if (!reserve(buf, sizeof bits))
+        return;
     memcpy(&bits, &value, sizeof bits);
-    for (int i = 0; i < 8; i++)
-        bytes[i] = (uint8_t)(bits >> (8 * i));
-    put_bytes(buf, bytes, sizeof bytes);
+    bits = weir__wire_little(bits);
+    memcpy(buf->data + buf->len, &bits, sizeof bits);
+    buf->len += sizeof bits;
 }
 
 static void put_doubles(struct weir__wire_buf *buf, const double *values, size_t n)
@@ -112,10 +134,17 @@ static void put_doubles(struct weir__wire_buf *buf, const double *values, size_t
 /* A key's field: 'k' and its bytes, so that fields of our own never meet one. */
 static void put_field(struct weir__wire_buf *buf, const void *key, size_t len)
 {
-    put_length(buf, '$', len + 1);
-    put_bytes(buf, "k", 1);
-    put_bytes(buf, key, len);
-    put_bytes(buf, "\r\n", 2);
+    char *at;
+    if (!reserve(buf, len + LENGTH + 3))
+        return;
+    at = write_length(buf->data + buf->len, '$', len + 1);
+    *at++ = 'k';
+    if (len > 0)
+        memcpy(at, key, len);
+    at += len;
+    *at++ = '\r';
+    *at++ = '\n';
+    buf->len = (size_t)(at - buf->data);
 }
 
 /* What is half written must not be sent. */
@@ -132,7 +161,8 @@ static int finish(struct weir__wire_buf *buf, size_t start, int rc)
 
 static const char *const script_texts[WEIR__WIRE_SCRIPTS] = {
     [WEIR__WIRE_SYNC] =
-        WEIR__SCRIPT_LAYOUT WEIR__SCRIPT_COMMON WEIR__SCRIPT_BATCH WEIR__SCRIPT_SLICES WEIR__SCRIPT_RECONCILE,
+        WEIR__SCRIPT_LAYOUT WEIR__SCRIPT_USUAL WEIR__SCRIPT_GRANT WEIR__SCRIPT_USUALLY WEIR__SCRIPT_COMMON
+            WEIR__SCRIPT_BATCH WEIR__SCRIPT_SLICES WEIR__SCRIPT_RECONCILE WEIR__SCRIPT_GRANT WEIR__SCRIPT_RECONCILED,
     [WEIR__WIRE_STRICT] = WEIR__SCRIPT_LAYOUT WEIR__SCRIPT_LEAN WEIR__SCRIPT_COMMON WEIR__SCRIPT_DECIDE
         WEIR__SCRIPT_SLICES WEIR__SCRIPT_STRICT,
     [WEIR__WIRE_ALL] = WEIR__SCRIPT_LAYOUT WEIR__SCRIPT_COMMON WEIR__SCRIPT_SLICES WEIR__SCRIPT_ALL,
@@ -330,11 +360,6 @@ static void put_number(struct weir__wire_buf *out, uint32_t value)
 
 /* ---- a node's batch ---------------------------------------------------------------------------------------------- */
 
-int weir__wire_is_long(const struct weir__wire_record *record)
-{
-    return record->slice || record->refunded != 0 || record->fallback_spent != 0 || record->age > 0;
-}
-
 static void put_long(struct weir__wire_buf *out, const struct weir__wire_record *record)
 {
     int slice = record->slice;
@@ -349,13 +374,43 @@ static void put_long(struct weir__wire_buf *out, const struct weir__wire_record 
     put_double(out, slice ? record->max_cost : 0);
 }
 
-/* Calls for each record of one kind, in order: put(out, record, its number on the wire). */
+/* What the short records spent. */
+static void put_spent(struct weir__wire_buf *out, const struct weir__wire_batch *batch, uint32_t shorts)
+{
+    char *at;
+    put_length(out, '$', (size_t)shorts * 8);
+    if (!reserve(out, (size_t)shorts * 8))
+        return;
+    at = out->data + out->len;
+    for (uint32_t i = 0; i < batch->count; i++) {
+        double spent = (double)batch->records[i].spent;
+        uint64_t bits;
+        if (weir__wire_is_long(&batch->records[i]))
+            continue;
+        memcpy(&bits, &spent, sizeof bits);
+        bits = weir__wire_little(bits);
+        memcpy(at, &bits, sizeof bits);
+        at += sizeof bits;
+    }
+    out->len += (size_t)shorts * 8;
+    put_bytes(out, "\r\n", 2);
+}
+
+/* What must be known of a batch before the first byte is written. */
+struct shape {
+    uint32_t shorts, longs, waits;
+    int seeds;
+    double owed; /* the deepest overdraft told */
+};
+
+/* Calls for each record, those of one kind after those of the other: put(out, record, its number on the wire). */
 typedef void put_record_fn(struct weir__wire_buf *out, const struct weir__wire_record *record, uint32_t number);
 
-static void each_record(struct weir__wire_buf *out, const struct weir__wire_batch *batch, put_record_fn *put)
+static inline void each_record(struct weir__wire_buf *out, const struct weir__wire_batch *batch,
+                               const struct shape *shape, put_record_fn *put)
 {
     uint32_t number = 0;
-    for (int want_long = 0; want_long <= 1; want_long++)
+    for (int want_long = shape->shorts == 0; want_long <= (shape->longs > 0); want_long++)
         for (uint32_t i = 0; i < batch->count; i++)
             if (weir__wire_is_long(&batch->records[i]) == want_long)
                 put(out, &batch->records[i], ++number);
@@ -365,6 +420,8 @@ static void put_seed(struct weir__wire_buf *out, const struct weir__wire_record 
 {
     (void)number;
     put_double(out, record->known ? record->seed : 1e300);
+    put_double(out, record->known ? record->seed_age * WEIR__WIRE_US : 0);
+    put_double(out, record->known ? record->fallback / WEIR__WIRE_US : 0);
 }
 
 static void put_waits(struct weir__wire_buf *out, const struct weir__wire_record *record, uint32_t number)
@@ -382,12 +439,6 @@ static void put_record_field(struct weir__wire_buf *out, const struct weir__wire
     put_field(out, record->key, record->key_len);
 }
 
-/* What must be known of a batch before the first byte is written. */
-struct shape {
-    uint32_t shorts, longs, waits;
-    int seeds;
-};
-
 static int measure(const struct weir__wire_batch *batch, struct shape *shape)
 {
     size_t waits = 0;
@@ -402,6 +453,8 @@ static int measure(const struct weir__wire_batch *batch, struct shape *shape)
             shape->shorts++;
         if (record->known && (batch->flags & WEIR__WIRE_HELLO) != 0)
             shape->seeds = 1;
+        if (-record->level > shape->owed)
+            shape->owed = -record->level;
         waits += record->n_waits;
     }
     if (waits > WEIR__WIRE_WAITS)
@@ -419,31 +472,30 @@ int weir__wire_sync_encode(struct weir__wire_buf *out, const struct weir__wire_b
         return rc;
     const double meta[] = {
         (double)batch->seq, batch->epoch, batch->rtt * WEIR__WIRE_US, batch->flags, shape.shorts, shape.longs,
+        batch->nodes,       shape.owed,
     };
+    reserve(out, 1024 + (size_t)shape.shorts * 64 + (size_t)shape.longs * 128); /* most keys fit: it grows once */
     put_evalsha(out, sha, 3, 8 + (size_t)batch->count);
     rc = put_names(out, &batch->target);
     put_numbers(out, &batch->target, &batch->numbers, batch->nonce);
     put_clock(out, batch->test_now);
     put_string(out, batch->node, sizeof batch->node);
     put_doubles(out, meta, sizeof meta / sizeof meta[0]);
-    put_length(out, '$', (size_t)shape.shorts * 8);
-    for (uint32_t i = 0; i < batch->count; i++)
-        if (!weir__wire_is_long(&batch->records[i]))
-            put_double(out, (double)batch->records[i].spent);
-    put_bytes(out, "\r\n", 2);
+    put_spent(out, batch, shape.shorts);
     put_length(out, '$', (size_t)shape.longs * 72);
-    for (uint32_t i = 0; i < batch->count; i++)
+    for (uint32_t i = 0; i < batch->count && shape.longs > 0; i++)
         if (weir__wire_is_long(&batch->records[i]))
             put_long(out, &batch->records[i]);
     put_bytes(out, "\r\n", 2);
-    put_length(out, '$', shape.seeds ? (size_t)batch->count * 8 : 0);
+    put_length(out, '$', shape.seeds ? (size_t)batch->count * 24 : 0);
     if (shape.seeds)
-        each_record(out, batch, put_seed);
+        each_record(out, batch, &shape, put_seed);
     put_bytes(out, "\r\n", 2);
     put_length(out, '$', (size_t)shape.waits * 24);
-    each_record(out, batch, put_waits);
+    if (shape.waits > 0)
+        each_record(out, batch, &shape, put_waits);
     put_bytes(out, "\r\n", 2);
-    each_record(out, batch, put_record_field);
+    each_record(out, batch, &shape, put_record_field);
     return finish(out, start, rc);
 }
 

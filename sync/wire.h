@@ -18,7 +18,7 @@
 
 #include <weir/weir.h>
 
-#define WEIR__WIRE_FORMAT 1     /* of the state in Redis and of what travels: they change together */
+#define WEIR__WIRE_FORMAT 2     /* of the state in Redis and of what travels: they change together */
 #define WEIR__WIRE_ID 16        /* bytes of a node id */
 #define WEIR__WIRE_RECORDS 512u /* records a batch may hold */
 #define WEIR__WIRE_WAITS 2048u  /* waiting or strict entries a batch may hold */
@@ -125,7 +125,9 @@ struct weir__wire_record {
     double want;     /* level wanted; 0: none (a release when level and rate are 0 too) */
     double max_cost; /* the largest recent cost; 0 or 1: nothing special */
     int known;       /* `seed` counts (only in a batch with WEIR__WIRE_HELLO) */
-    double seed;     /* the key's total as last seen from Redis, aged: min(burst, total + rate x age) */
+    double seed;     /* the key's total as last seen from Redis, ... */
+    double seed_age; /* ... s ago */
+    double fallback; /* tokens a second that its fallback share refills: with a seed only */
     struct weir__wire_wait *waits; /* must live until the reply is decoded */
     uint32_t n_waits;
 };
@@ -144,13 +146,26 @@ struct weir__wire_batch {
     double epoch;                /* of the last reply from this shard; 0: none yet (with WEIR__WIRE_HELLO) */
     double rtt;                  /* measured round trip, s */
     uint32_t flags;
+    double nodes; /* with HELLO: how many nodes the last answer named, from before state was lost; 0: there was none */
     struct weir__wire_record *records;
     uint32_t count;  /* may be 0: presence alone (keeps q0 and the sequence alive) */
     double test_now; /* tests only: Redis TIME is taken to be this, s; 0 in production */
 };
 
+/* A packed double's bits: little-endian, whatever the machine. Its own inverse. */
+static inline uint64_t weir__wire_little(uint64_t bits)
+{
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    bits = __builtin_bswap64(bits);
+#endif
+    return bits;
+}
+
 /* Does this record travel in long form? (Then `slice` fields of its grant count.) */
-int weir__wire_is_long(const struct weir__wire_record *record);
+static inline int weir__wire_is_long(const struct weir__wire_record *record)
+{
+    return record->slice || record->refunded != 0 || record->fallback_spent != 0 || record->age > 0;
+}
 
 /* Appends one EVALSHA command. 0, WEIR_E_NOMEM, WEIR_E_SPACE (name), WEIR_E_RANGE (too many records or waits). */
 int weir__wire_sync_encode(struct weir__wire_buf *out, const struct weir__wire_batch *batch, const char *sha);
@@ -212,7 +227,7 @@ enum weir__wire_op {
 struct weir__wire_strict_entry {
     uint32_t key; /* index into keys */
     enum weir__wire_op op;
-    int64_t cost;      /* TAKE: of each; GIVE: tokens to refund; SEEN: the level */
+    int64_t cost;      /* TAKE: of each; GIVE: tokens to refund; SEEN: the level as of `count` ms ago */
     uint32_t count;    /* TAKE: requests merged, >= 1; else 1 */
     uint32_t admitted; /* out (TAKE) */
     double free;       /* out: what was there right after this entry: retry = (cost - free) / rate */

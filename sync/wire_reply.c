@@ -29,17 +29,24 @@ static int reader_init(struct reader *in, const void *reply, size_t len, size_t 
     return reply != NULL && len % 8 == 0 && in->left >= doubles;
 }
 
-static double next(struct reader *in)
+static inline double double_at(const uint8_t *at)
 {
-    uint64_t bits = 0;
+    uint64_t bits;
+    double value;
+    memcpy(&bits, at, sizeof bits);
+    bits = weir__wire_little(bits);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline double next(struct reader *in)
+{
     double value;
     if (in->left == 0) {
         in->broken = 1;
         return 0;
     }
-    for (int i = 0; i < 8; i++)
-        bits |= (uint64_t)in->at[i] << (8 * i);
-    memcpy(&value, &bits, sizeof value);
+    value = double_at(in->at);
     in->at += 8;
     in->left--;
     if (!isfinite(value)) {
@@ -94,6 +101,22 @@ static int is_refusal(const struct weir__wire_head *head)
     return head->status != WEIR__WIRE_APPLIED && head->status != WEIR__WIRE_REPEAT;
 }
 
+/* As read_grant does of n short records that follow each other and are there. */
+static void read_shorts(struct reader *in, const struct weir__wire_head *head, int plain,
+                        struct weir__wire_grant *grants, size_t n)
+{
+    double bottom = -((double)head->numbers.burst + (double)head->numbers.overshoot);
+    for (size_t i = 0; i < n; i++, in->at += 8 * SHORT_GRANT) {
+        struct weir__wire_grant *grant = &grants[i];
+        double total = double_at(in->at), other = double_at(in->at + 8);
+        *grant = (struct weir__wire_grant){.total = total, .free = plain ? total : other};
+        if (total < bottom && bottom - total < 9e18)
+            grant->carried = (int64_t)floor(bottom - total);
+        in->broken |= !isfinite(total) || !isfinite(other);
+    }
+    in->left -= SHORT_GRANT * n;
+}
+
 /* plain: a short record's second double is no more than the time, for nothing is reserved. */
 static void read_grant(struct reader *in, const struct weir__wire_head *head, int is_long, int plain,
                        struct weir__wire_grant *grant)
@@ -125,7 +148,7 @@ int weir__wire_sync_decode(const struct weir__wire_batch *batch, const void *rep
                            struct weir__wire_head *head, struct weir__wire_grant *grants)
 {
     struct reader in;
-    size_t doubles = HEAD + 1;
+    size_t doubles = HEAD + 1, longs = 0, waits = 0;
     int plain;
     if (!reader_init(&in, reply, len, HEAD))
         return WEIR_E_INVAL;
@@ -136,16 +159,21 @@ int weir__wire_sync_decode(const struct weir__wire_batch *batch, const void *rep
         return WEIR_E_INVAL;
     if (is_refusal(head))
         return len == HEAD * 8 ? 0 : WEIR_E_INVAL;
-    for (uint32_t i = 0; i < batch->count; i++)
-        doubles += (weir__wire_is_long(&batch->records[i]) ? LONG_GRANT : SHORT_GRANT) + batch->records[i].n_waits;
+    for (uint32_t i = 0; i < batch->count; i++) {
+        longs += weir__wire_is_long(&batch->records[i]) != 0;
+        waits += batch->records[i].n_waits;
+    }
+    doubles += (batch->count - longs) * SHORT_GRANT + longs * LONG_GRANT + waits;
     if (len != doubles * 8)
         return WEIR_E_INVAL;
     plain = next_whole(&in, 1) != 0;
-    for (int want_long = 0; want_long <= 1; want_long++)
+    if (longs == 0)
+        read_shorts(&in, head, plain, grants, batch->count);
+    for (int want_long = longs == batch->count; longs > 0 && want_long <= 1; want_long++)
         for (uint32_t i = 0; i < batch->count; i++)
             if (weir__wire_is_long(&batch->records[i]) == want_long)
                 read_grant(&in, head, want_long, plain, &grants[i]);
-    for (int want_long = 0; want_long <= 1; want_long++)
+    for (int want_long = 0; want_long <= 1 && waits > 0; want_long++)
         for (uint32_t i = 0; i < batch->count; i++)
             if (weir__wire_is_long(&batch->records[i]) == want_long)
                 for (uint32_t j = 0; j < batch->records[i].n_waits; j++)

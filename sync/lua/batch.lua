@@ -2,20 +2,23 @@
 -- batch: the first part of reconcile: is it new, who lives, and all records of keys without slices. Follows common.lua;
 -- a batch that needs no more ends here. It must not know slices.
 -- KEYS  the shard's two generations and its nodes
--- ARGV  1 numbers  2 clock ('' but in tests)  3 node id  4 seq epoch rtt flags shorts longs
+-- ARGV  1 numbers  2 clock ('' but in tests)  3 node id  4 seq epoch rtt flags shorts longs nodes owed
 --       5 shorts: spent  6 longs: spent refunded fallback age level rate demand want max_cost
---       7 seeds: '' or one a record, 1e300 for none  8 waiting: record cost count  9... fields, shorts first, distinct
+--       7 seeds: '' or level age fallback of each record, 1e300 for none  8 waiting: record cost count  9... fields, shorts first, distinct
 -- reply head; plain, 0 or 1; a short: T free (plain: T and the time); a long: T free level rate cap fallback hold rich;
 --       then how many of each waiting were admitted
 -- A call of struct.unpack costs more than a dozen of the values that it gives, and a string is hashed from end to end
 -- when it is made: so what is alike is unpacked and packed at once, and no long string is made that is not needed.
 local id = ARGV[3]
-local seq, epoch, rtt, flags, shorts, longs = unpk('<dddddd', ARGV[4])
+local seq, epoch, rtt, flags, shorts, longs, heard, owed = unpk('<dddddddd', ARGV[4])
 local s = open(KEYS[1], KEYS[2], KEYS[3], ARGV[1], clock(tonumber(ARGV[2])), id)
 if s.stop then return reply(head(s, s.stop, 0, 0), 16) end
 local hello = flags % 2 == 1
-local known, said, counted, q0 = nil, 0, 0, 0 -- the node: its last seq, when, what is counted for it, its promise
-if s.node and #s.node == 32 then known, said, counted, q0 = unpk('<dddd', s.node) end
+-- The node: its last seq, when, what is counted for it, its promise; where more is counted: what it owed, and until when
+-- (negative: no silence makes that later any more).
+local known, said, counted, q0, told, till = nil, 0, 0, 0, 0, 0
+if s.node and #s.node == 32 then known, said, counted, q0 = unpk('<dddd', s.node)
+elseif s.node and #s.node == 48 then known, said, counted, q0, told, till = unpk('<dddddd', s.node) end
 
 -- Ends the script without applying anything.
 local function refuse(status)
@@ -24,7 +27,7 @@ local function refuse(status)
 end
 
 if epoch ~= 0 and epoch ~= s.epoch then
-  if s.recover == 0 or s.fresh then lost(s) end -- once an epoch: those who come later register in what it found
+  estranged(s)
   return refuse(2)
 end
 if known and seq <= known then
@@ -35,6 +38,8 @@ elseif not hello and seq ~= (known or -1) + 1 then
   if known then lost(s) end -- its numbers have a gap: Redis went back in time
   return refuse(2)
 end
+
+if hello and heard > 0 and said < s.began and s.now < s.began + REMEMBER then came(s, heard) end
 
 local n = shorts + longs
 local values = fetch(s, ARGV, 9, n) -- that of record i at [i + 1]
@@ -49,7 +54,7 @@ if s.now >= s.swept + 10e6 then
     local got = call('HMGET', s.name, unpack(ids, i, min(i + CHUNK - 1, #ids)))
     for j = 1, #got do
       local at, q, _ = -1e300, 0, nil
-      if got[j] and #got[j] == 32 then _, at, q = unpk('<ddd', got[j]) end
+      if got[j] and #got[j] >= 32 then _, at, q = unpk('<ddd', got[j]) end
       if at >= s.now - LIVE then s.nodes, s.promised = s.nodes + 1, s.promised + q
       elseif at < s.now - REMEMBER then
         gone[#gone + 1] = ids[i + j - 1]
@@ -62,10 +67,11 @@ end
 
 -- This node's overdraft. What is reserved for overdrafts is taken off the pool before it is promised: when the reserve
 -- grows, promises follow only after a generation, when every loan of the larger pool is repaid; it shrinks once no
--- promise is above it. This batch tells that the last promise was heard; the new one may be lost on its way, so the
--- larger of them counts until the next.
+-- promise is above it. A promise that falls may be in use: it counts until the node has had time to hear of the smaller
+-- one and to tell all of its keys, and then what it still owes does (but for the token of `unknown`: none was promised).
+-- A silence makes that later once: a node that owes nothing has little to say, and the others wait.
 do
-  local others, heard = s.promised, q0
+  local others, heard, round = s.promised, q0, 2 * s.interval -- in which a node that speaks tells all of its keys
   if known and said >= s.swept - LIVE then others = others - counted else s.nodes = s.nodes + 1 end
   local each = floor(0.75 * s.over / s.nodes + 1e-9)
   local want = each * s.nodes
@@ -74,14 +80,28 @@ do
   elseif want > s.reserve then s.reserve, s.raised = want, s.now
   elseif s.now >= s.raised + s.length then s.promisable = s.reserve end
   q0 = max(0, min(each, floor(s.promisable - others + 1e-9)))
-  counted = said >= s.now - LIVE and heard > q0 and heard or q0
+  if said < s.now - LIVE then counted, heard, told, till = 0, 0, 0, 0 end
+  if owed <= 1 then owed = 0 end
+  if heard > q0 then till = s.now + 2 * round
+  elseif till > 0 and said < s.now - round then till = -max(till, s.now + round) end -- it has told nothing yet
+  told = max(told, owed)
+  if s.now < max(till, -till) then counted = max(counted, q0, owed)
+  else counted, told, till = max(q0, told), owed, -(s.now + round) end
   s.promised = others + counted
   if want < s.reserve and s.promised <= want then s.reserve = want end
   s.promisable = min(s.promisable, s.reserve)
 end
 
-local gathering = s.now < s.recover
+local gathering, settling = s.now < s.recover, s.now < s.settled
 local seeds = ARGV[7]
+-- What the node saw of record i, by now; and what of its use of its fallback share is paid by refill.
+local function seed_of(i, out)
+  if seeds == '' then return 1e300, 0 end
+  local level, age, fall = unpk('<ddd', seeds, 24 * i - 23)
+  if level >= 1e300 then return level, 0 end
+  level, out = recalled(s, level, age, flags % 4 >= 2 and out or 0)
+  return level, fall * out
+end
 local w, wi, o, oi = {}, 0, {}, 0 -- what is written; the answers of long records
 local answers -- ... of short ones, twice as many; packed as they are stored where nothing else is to be said
 local flat = ''
@@ -125,7 +145,9 @@ local function finish()
   local h = head(s, 0, seq, q0)
   h[17] = plain
   local answer = reply(h, 17) .. flat .. reply(o, oi)
-  save(s, '\1' .. id, pack('<dddd', seq, s.now, counted, q0), '\2' .. id, answer)
+  local node = pack('<dddd', seq, s.now, counted, q0)
+  if counted > q0 then node = node .. pack('<dd', told, till) end
+  save(s, '\1' .. id, node, '\2' .. id, answer)
   return answer
 end
 
@@ -149,7 +171,7 @@ if shorts > 0 then
     else t = plain(s, values[i + 1], 0) end
     t = t - x
     if t > burst then t = burst end
-    if t < bottom or odd[i + 1] or gathering or seeds ~= '' then
+    if t < bottom or odd[i + 1] or settling or seeds ~= '' then
       if odd[i + 1] ~= nil then values[i + 1] = odd[i + 1] end
       later[#later + 1] = i
       later[#later + 1] = x

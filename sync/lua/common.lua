@@ -8,15 +8,19 @@ local floor, max, min = math.floor, math.max, math.min
 
 local LIVE = 60e6      -- a node that was silent for longer is not counted
 local REMEMBER = 600e6 -- nor remembered after this
+local STRAGGLE = 10e6  -- what a node saw of all its keys comes within this
+local UNCOUNTED = 1e9  -- nodes: more than that are there, nobody knows how many
+local AWAY = 6e6       -- who has not come back after this is not waited for
 local CHUNK = 6000     -- values a call: unpack fails at 8,000
 
 -- A shard from its header. Made in one piece: a table that grows is built anew each time.
 local function read_header(text)
-  local a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, A, B, C, D = unpk(HEADER, text)
+  local a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, A, B, C, D, E, F, G, H =
+    unpk(HEADER, text)
   return {format = a, shards = b, version = c, limit = d, per = e, burst = f, over = g, high = h, offset = i,
-    recover = j, gen = k, flip = l, changed = m, base = n, base_at = o, refresh = p, has_cur = q, has_prev = r,
+    settled = j, gen = k, flip = l, changed = m, base = n, base_at = o, refresh = p, has_cur = q, has_prev = r,
     nodes = s, epoch = t, reserve = u, life = v, length = w, old_rate = x, old_burst = y, keep = z, promised = A,
-    promisable = B, raised = C, swept = D, even = '', odd = '', name = '', cur = '', prv = '', raw = 0, nonce = 0,
+    promisable = B, raised = C, swept = D, recover = E, began = F, came = G, expected = H, even = '', odd = '', name = '', cur = '', prv = '', raw = 0, nonce = 0,
     bad = 0, now = 0, interval = 0, timeout = 0, before = 0, rate = 0, absent = 0, node = false, save = false,
     fresh = false, outage = false, stop = false, wrote = false}
 end
@@ -38,13 +42,41 @@ local function clock(override)
   return t[1] * 1e6 + t[2]
 end
 
--- A new epoch: what nodes know of this shard is not what Redis holds. They register again for one lifetime.
+-- A new epoch: what nodes know of this shard is not what Redis holds. They register again for one lifetime. Who comes
+-- later saw nothing of what was charged since: that is told apart until all have come that there were.
 local function lost(s)
   local old = s.epoch
   s.epoch = (s.nonce + s.raw) % 4503599627370496 + 1
   if s.epoch == old then s.epoch = old + 1 end
-  s.recover = s.now + s.life
+  s.began, s.recover, s.settled, s.came, s.expected = s.now, s.now + s.life, s.now + REMEMBER, 0, 0
   s.save = true
+end
+
+-- A node knows another epoch. Once an epoch that is a loss: those who come later register in what it found. Where a new
+-- node made the state a moment ago, who knew of none before, what it was charged counts from then.
+local function estranged(s)
+  if s.recover ~= 0 and not s.fresh then return end
+  lost(s)
+  if not s.fresh and s.changed == 0 and s.now <= s.base_at + LIVE then s.began = s.base_at end
+end
+
+-- A node that is back since the epoch began; it had heard of so many nodes.
+local function came(s, nodes)
+  s.came, s.expected = s.came + 1, max(s.expected, nodes)
+  s.settled = s.came >= s.expected and max(s.recover, s.now + STRAGGLE) or s.recover - s.life + REMEMBER
+end
+
+-- The level that a node saw so long ago, grown since. What overflowed before the epoch began is lost. Since then nothing
+-- is cut off: the level that Redis has is, and the lesser of the two counts. out: for so long the node has lived on its
+-- fallback share. That use is kept out of the refill until the epoch began, for that time the second result.
+local function recalled(s, level, age, out)
+  local since = s.now - s.began
+  if s.began == 0 then since = 0 end
+  out = max(0, min(LIVE, out - since))
+  if age > since then level, age = min(s.burst, level + s.rate * max(0, age - since - out)), since end
+  local at = s.now - age
+  if at < s.changed then level, at = level + s.old_rate * (s.changed - at), s.changed end
+  return level + s.rate * (s.now - at), out
 end
 
 -- What happens seldom. n: the numbers of the one who asks; nil: a flip is due.
@@ -131,8 +163,8 @@ local function open(even, odd, name, numbers, raw, id)
   local got = call('HMGET', name, '!', '\1' .. id)
   local text = got[1]
   local format = text and #text >= 8 and unpk('<d', text)
-  local ours = text and #text == 240 and format == n[1]
-  local s = read_header(ours and text or string.rep('\0', 240))
+  local ours = text and #text == HEADER_LEN and format == n[1]
+  local s = read_header(ours and text or string.rep('\0', HEADER_LEN))
   s.even, s.odd, s.name, s.raw, s.now, s.nonce, s.interval, s.timeout = even, odd, name, raw, raw, n[10], n[8], n[9]
   if ours then
     s.node = got[2]
@@ -205,9 +237,9 @@ local function save(s, ...)
   local due = s.now >= s.refresh
   if due then s.refresh = s.now + LIVE end
   call('HSET', s.name, '!', pack(HEADER, s.format, s.shards, s.version, s.limit, s.per, s.burst, s.over, s.high,
-    s.offset, s.recover, s.gen, s.flip, s.changed, s.base, s.base_at, s.refresh, s.has_cur, s.has_prev, s.nodes,
+    s.offset, s.settled, s.gen, s.flip, s.changed, s.base, s.base_at, s.refresh, s.has_cur, s.has_prev, s.nodes,
     s.epoch, s.reserve, s.life, s.length, s.old_rate, s.old_burst, s.keep, s.promised, s.promisable, s.raised,
-    s.swept), ...)
+    s.swept, s.recover, s.began, s.came, s.expected), ...)
   if due then expire(s.name, max(REMEMBER, 3 * s.length)) end
 end
 

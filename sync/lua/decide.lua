@@ -6,7 +6,7 @@
 -- ARGV  1... fields, distinct, those of the first shard first; of several shards then how many fields and entries each
 --       has and its epoch, packed; the last: numbers, interval timeout nonce clock (0 but in tests) flags epoch (of one
 --       shard; 0: not known), 13 doubles, then entries, in the same order: key (of its shard) op cost count (op 0 take,
---       1 give, 2 look, 3 at most `cost` is left: what the asking node saw before state was lost); or, where each field
+--       1 give, 2 look, 3 seen: `cost` is what the asking node saw before state was lost, `count` ms ago); or, where each field
 --       has one and all are takes alike: cost count
 -- reply head; a key: T free; an entry: admitted free (what was there after it). Of several shards: for each of them the
 --       length of its reply, packed, and its reply
@@ -27,7 +27,10 @@ local function open_unit(u, from, n, m, begin, epoch)
   s = open(KEYS[3 * u - 2], KEYS[3 * u - 1], KEYS[3 * u], asked, raw, '')
   if s.stop then return reply(head(s, s.stop, 0, 0), 16) end
   if epoch ~= 0 and epoch ~= s.epoch then
-    if s.recover == 0 or s.fresh then lost(s) end -- once an epoch: those who come later find what it gathered
+    estranged(s)
+    if s.expected < UNCOUNTED then -- who asks strictly is not counted: nobody knows when all have come
+      s.expected, s.settled, s.save = UNCOUNTED, s.recover - s.life + REMEMBER, true
+    end
     return refuse(2)
   end
   fields, entries, later = {[0] = '!'}, {}, {}
@@ -46,20 +49,24 @@ local function open_unit(u, from, n, m, begin, epoch)
   end
 end
 
--- Works off the entries of key i: t its level, p what is reserved of it. Returns the level, and whether it was changed.
-local function decide(i, t, p)
+-- Works off the entries of key i: t its level, p what is reserved of it, c what was charged since the epoch began.
+-- Returns the level, whether it was changed, and what has been charged by then.
+local function decide(i, t, p, c)
   local list, changed, burst = entries[i] or {}, false, s.burst
   for k = 1, #list, 4 do
     local op, cost, a, j = list[k], list[k + 1], list[k + 2], list[k + 3]
     if op == 0 and cost > 0 then
       a = gathering and 0 or min(a, max(0, floor(min(t, t - p) / cost + 1e-9)))
-      if a > 0 then t, changed = t - a * cost, true end
-    elseif op == 1 and cost > 0 then t, changed = min(burst, t + cost), true
-    elseif op == 3 and cost < t then t, changed = cost, true end
+      if a > 0 then t, c, changed = t - a * cost, c + a * cost, true end
+    elseif op == 1 and cost > 0 then t, c, changed = min(burst, t + cost), c - cost, true
+    elseif op == 3 then
+      local left = recalled(s, cost, a * 1e3, 0) - c
+      if left < t then t, changed = left, true end
+    end
     o[base + 2 * j - 1], o[base + 2 * j] = a, min(t, t - p)
   end
   o[15 + 2 * i], o[16 + 2 * i] = t, min(t, t - p)
-  return t, changed
+  return t, changed, c
 end
 
 -- Writes the shard at hand and answers for it; m: its entries.
@@ -82,9 +89,9 @@ for u = 1, shards do
     if not answers[u] then
       for i = 1, n do
         local value = values[i]
-        if value and #value ~= 16 then later[#later + 1] = i
+        if s.now < s.settled or (value and #value ~= 16) then later[#later + 1] = i
         else
-          local t, changed = decide(i, plain(s, value, 0), 0)
+          local t, changed = decide(i, plain(s, value, 0), 0, 0)
           if changed then
             w[wi + 1], w[wi + 2] = fields[i], pack('<dd', t, s.now)
             wi = wi + 2

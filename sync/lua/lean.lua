@@ -21,13 +21,13 @@ for u = 1, shards do
   end
   last = at + 32 * m
   local text, answer = call('HGET', name, '!'), false
-  if text and m == n and n > 0 and #text == 240 and sub(text, 1, 56) == numbers and
+  if text and m == n and n > 0 and #text == HEADER_LEN and sub(text, 1, 56) == numbers and
     (epoch == sub(text, 153, 160) or epoch == UNKNOWN) then
     if raw == 0 then raw = call('TIME'); raw = raw[1] * 1e6 + raw[2] end
-    local limit, per, burst, _, high, offset, recover, gen, flip, changed, base, since, refresh, cur, prv =
+    local limit, per, burst, _, high, offset, settled, gen, flip, changed, base, since, refresh, cur, prv =
       unpk('<ddddddddddddddd', text, 25)
     local now = raw + offset
-    if cur == 1 and now >= high and now >= recover and now < flip then
+    if cur == 1 and now >= high and now >= settled and now < flip then
       cur = gen % 2 == 0 and KEYS[3 * u - 2] or KEYS[3 * u - 1]
       prv = prv == 1 and (gen % 2 == 0 and KEYS[3 * u - 1] or KEYS[3 * u - 2])
       local values = call('HMGET', cur, unpack(ARGV, first, first + n - 1))

@@ -9,7 +9,7 @@ local text = call('HGET', KEYS[3], '!')
 local nothing = {0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0}
 if not text then return reply(nothing, 28) end
 local format = #text >= 8 and unpk('<d', text) or 0
-if format ~= tonumber(ARGV[2]) or #text ~= 240 then
+if format ~= tonumber(ARGV[2]) or #text ~= HEADER_LEN then
   nothing[1], nothing[2] = format, 3
   return reply(nothing, 28)
 end
@@ -25,7 +25,7 @@ bring(s, value or nil, 0, 1e300)
 local o = head(s, 0, 0, 0)
 local ttl = value and call('PTTL', held) or -1
 local parts = {}
-for i = BASE_LEN + 1, #kv, SLICE_LEN do
+for i = #kv - BASE_LEN - SLICE_LEN + 1, 1, -SLICE_LEN do
   local at, p, rate, cap, d, f = unpk(SLICE, kv, i + 8)
   if d >= 0 then p = p + rate * min(s.now - at, s.life) end
   parts[#parts + 1] = string.sub(kv, i, i + 7) ..
