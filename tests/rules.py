@@ -17,6 +17,7 @@ IMPLICIT_ORDER = re.compile(
 # No other builtin swaps 16 bytes without libatomic; it is a full barrier, and lib/atomic.h says so.
 KNOWN_ORDER = {("lib/atomic.h", "__sync_val_compare_and_swap")}
 PRINTS_OR_HANDLES = re.compile(r"\b((?:v?f?printf|f?puts|putchar|perror|signal|sigaction|atexit|abort|exit)\s*\()")
+FORKS = re.compile(r"=\s*(?:process_)?fork\s*\(\)")
 NOT_IN_PUBLIC = re.compile(r"#\s*include\s*[<\"](uv\.h|uv/|hiredis|async\.h)")
 NOT_IN_CORE = re.compile(r"#\s*include\s*[<\"](uv\.h|uv/|hiredis|async\.h|sync/|weir/sync\.h)")
 
@@ -39,6 +40,16 @@ def functions(lines):
             name = re.search(r"(\w+)\s*\(", " ".join(lines[start - 1:number]))
             yield start, name[1] if name else "?", number - start + 1
             start = None
+
+
+def asserted_by_both(code):
+    """Lines with an assertion between a fork and the child's branch. Check locks in it, and what another thread has
+    locked is locked for ever in the child."""
+    forked = False
+    for number, line in enumerate(code, 1):
+        if forked and "ck_assert" in line:
+            yield number
+        forked = FORKS.search(line) or (forked and "== 0" not in line and not line.startswith("}"))
 
 
 def complaints(path, text):
@@ -65,6 +76,8 @@ def complaints(path, text):
         found = PRINTS_OR_HANDLES.search(line)
         if found and library:
             yield number, f"{found[1]}): the library does not print, end the process or handle signals"
+    for number in asserted_by_both(code):
+        yield number, "an assertion in a child of fork: after the child's branch it is the parent's alone"
     foreign = {"lib": NOT_IN_CORE, "include": NOT_IN_PUBLIC}.get(path.split("/")[0])
     for number, line in enumerate(lines if foreign else [], 1):
         found = foreign.match(line)

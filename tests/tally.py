@@ -3,7 +3,8 @@
 """Counts the test cases of `meson test` runs: tally.py build/meson-logs/testlog.json...
 
 Every line of TAP is a case. A program that printed no plan, fewer cases than planned, or failed without naming a case
-(a crash, a time-out, a sanitizer's report) is a failed case too, and so is a run of no test at all.
+(a crash, a time-out, a sanitizer's report) is a failed case too, and so is a run of no test at all. Each is named on a
+line before the sum: "failed: SUITE/PROGRAM: TCASE:CASE: what it says (FILE:LINE)".
 """
 import json
 import re
@@ -14,6 +15,8 @@ def count(test):
     """(passed, failed, skipped) of one program."""
     passed = failed = skipped = 0
     planned = None
+    name = test["name"].split(":", 1)[-1].replace(" / ", "/")
+    places = re.findall(r"^not ok: (?:\.\./)*(\S+:\d+): ", test.get("stderr") or "", re.M)
     for line in (test.get("stdout") or "").splitlines():
         case = re.match(r"(not )?ok\b([^#]*)(#\s*SKIP\b)?", line, re.I)
         plan = re.fullmatch(r"1\.\.(\d+)\s*(#.*)?", line)
@@ -23,16 +26,18 @@ def count(test):
             skipped += 1
         elif case and case[1]:
             failed += 1
-            print(f"failed: {test['name']}: {line}")
+            said = re.sub(r"^not ok \d+ - ([^\s:]+\.c:)?", "", line)
+            print(f"failed: {name}: {said}" + (f" ({places.pop(0)})" if places else ""))
         elif case:
             passed += 1
     seen = passed + failed + skipped
+    end = f"{test['result']}, exit status {test['returncode']}"
     if not planned or planned != seen:
         failed += max(1, (planned or 0) - seen)
-        print(f"failed: {test['name']}: {planned} cases planned, {seen} seen ({test['result']})")
+        print(f"failed: {name}: {planned} cases planned, {seen} seen ({end})")
     elif test["result"] not in ("OK", "SKIP") and not failed:
         failed += 1
-        print(f"failed: {test['name']}: {test['result']}, exit status {test['returncode']}")
+        print(f"failed: {name}: {end}")
     return passed, failed, skipped
 
 

@@ -5,9 +5,9 @@
  */
 #include <check.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "support/suite.h"
 #include "support/trial.h"
 
 static struct trial trial;
@@ -15,6 +15,12 @@ static struct trial trial;
 static void open_trial(void)
 {
     trial_open(&trial, &(struct trial_options){.login = "jane:s3cret@"});
+}
+
+/* With all that a connection may begin with. */
+static void open_found(void)
+{
+    trial_open(&trial, &(struct trial_options){.login = "jane:s3cret@", .db = 3, .sentinel = 1});
 }
 
 static void close_trial(void)
@@ -43,7 +49,7 @@ START_TEST(refuses)
     liar_refuse(trial.liar, 1);
     cut();
     trial_load(&trial, 400, NULL);
-    ck_assert_int_gt(trial.degraded, 0);
+    trial_load_until_degraded(&trial);
     liar_refuse(trial.liar, 0);
     trial_recover(&trial, 0);
 }
@@ -54,7 +60,7 @@ START_TEST(accepts_and_stays_silent)
     liar_deaf(trial.liar, 1);
     cut();
     trial_load(&trial, 400, NULL);
-    ck_assert_int_gt(trial.degraded, 0);
+    trial_load_until_degraded(&trial);
     liar_deaf(trial.liar, 0);
     trial_recover(&trial, 0);
 }
@@ -96,29 +102,57 @@ LIE(promises_a_huge_array, .act = LIAR_REPLY, .text = "*2147483647\r\n", .times 
 LIE(nests_without_end, .act = LIAR_REPLY, .text = "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
     .times = 2)
 
-/* ---- every error reply, at every step ---------------------------------------------------------------------------- */
+/* ---- every error reply, at every step, in both modes ------------------------------------------------------------- */
 
-struct steps {
+struct step {
     const char *command;
-    int again; /* the step comes at a connect only */
+    unsigned times;       /* of a script: once, and to its repeats as well */
+    int again;            /* the step comes at a connect only; 2: where a script is gone */
+    enum trial_mode only; /* who takes meanwhile; a connection is for both modes */
 };
 
-static const struct steps steps[] = {{"AUTH", 1}, {"SCRIPT", 1}, {"INFO", 1}, {"EVALSHA", 0}};
+static const struct step steps[] = {{"AUTH", 1, 1, TRIAL_BOTH},      {"SELECT", 1, 1, TRIAL_BOTH},
+                                    {"ROLE", 1, 1, TRIAL_BOTH},      {"SCRIPT", 1, 1, TRIAL_BOTH},
+                                    {"INFO", 1, 1, TRIAL_BOTH},      {"SCRIPT", 1, 2, TRIAL_BOTH},
+                                    {"EVALSHA", 1, 0, TRIAL_HYBRID}, {"EVALSHA", 2, 0, TRIAL_HYBRID},
+                                    {"EVALSHA", 1, 0, TRIAL_STRICT}, {"EVALSHA", 2, 0, TRIAL_STRICT}};
 
+static void answer_step(const struct step *step, const char *text)
+{
+    unsigned before = liar_count(trial.liar, step->command);
+    trial.only = step->only;
+    liar_rule(trial.liar,
+              &(struct liar_rule){.command = step->command, .act = LIAR_REPLY, .text = text, .times = step->times});
+    if (step->again == 2) { /* case 28: loaded again, which is refused */
+        liar_rule(trial.liar, &(struct liar_rule){.command = "EVALSHA",
+                                                  .act = LIAR_REPLY,
+                                                  .text = "-NOSCRIPT No matching script.\r\n",
+                                                  .times = 1});
+    } else if (step->again) {
+        cut();
+    }
+    for (int turns = 0; liar_count(trial.liar, step->command) < before + step->times; turns++) {
+        ck_assert_msg(turns < 1000, "%s was never sent", step->command);
+        trial_load(&trial, 10, NULL);
+    }
+    liar_clear(trial.liar);
+    trial_settle(&trial); /* so that the next step waits as short as this one did before it connects again */
+}
+
+/* The lie is told: to each step in turn under load, then to what is told at the end. */
 static void answer(const char *text)
 {
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        liar_clear(trial.liar);
-        liar_rule(trial.liar,
-                  &(struct liar_rule){.command = steps[i].command, .act = LIAR_REPLY, .text = text, .times = 2});
-        if (steps[i].again) {
-            cut();
-        }
-        trial_load(&trial, 60, NULL);
+        answer_step(&steps[i], text);
     }
-    liar_clear(trial.liar);
-    trial_recover(&trial, 0);
-    ck_assert_msg(!strstr(trial.node.log, "s3cret"), "%s", trial.node.log);
+    trial_check(&trial, 0);
+    unsigned before = liar_count(trial.liar, "EVALSHA");
+    liar_rule(trial.liar, &(struct liar_rule){.command = "EVALSHA", .act = LIAR_REPLY, .text = text, .times = 1});
+    trial.only = TRIAL_HYBRID;
+    trial_load(&trial, 5, NULL);
+    trial_end(&trial);
+    ck_assert_uint_gt(liar_count(trial.liar, "EVALSHA"), before + 1);
+    ck_assert_msg(!strstr(trial.node.log, "s3cret"), "%.2000s", trial.node.log);
 }
 
 #define ERROR(name, text)                                                                                              \
@@ -180,7 +214,7 @@ static Suite *suite(void)
     tcase_add_test(network, promises_a_huge_array);
     tcase_add_test(network, nests_without_end);
     suite_add_tcase(s, network);
-    tcase_add_checked_fixture(errors, open_trial, close_trial);
+    tcase_add_checked_fixture(errors, open_found, close_trial);
     tcase_add_test(errors, says_noscript);
     tcase_add_test(errors, says_readonly);
     tcase_add_test(errors, says_loading);
@@ -209,9 +243,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

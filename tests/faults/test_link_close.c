@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * sync/link.h: closed in every state and inside every callback, peers that go with commands in flight, misuse,
- * memory that runs out. Each test ends with a loop that is empty and closes.
+ * sync/link.h: answers that are waited for after their time, closed in every state and inside every callback, peers
+ * that go with commands in flight, misuse, memory that runs out. Each test ends with a loop that is empty and closes.
  */
 #include <check.h>
-#include <stdlib.h>
 
 #include "support/liar.h"
 #include "support/rig.h"
+#include "support/suite.h"
 
 static struct liar *liar;
 static struct rig rig;
@@ -45,6 +45,71 @@ static uint64_t errors(enum weir__link_kind kind)
 {
     return weir__link_errors(rig.link, kind);
 }
+
+/* ---- answers that are late and wanted ---------------------------------------------------------------------------- */
+
+/* Who can use a late answer is told that it is late, and then what it is. */
+START_TEST(late_answers_are_used)
+{
+    struct rig_answer late = {.patient = 1}, behind = {.patient = 1};
+    rig.config.stall_ns = RIG_HOUR;
+    liar_rule(liar, &(struct liar_rule){.command = "ECHO", .act = LIAR_LATE, .ms = 150, .times = 1});
+    rig_up(&rig);
+    ck_assert_int_eq(rig_send(&rig, &late, 40, "ECHO", "x", NULL), 0);
+    ck_assert_int_eq(rig_send(&rig, &behind, 40, "PING", NULL), 0);
+    rig_wait(&rig, late.lates && behind.lates);
+    ck_assert_int_eq(late.calls + behind.calls, 0);
+    ck_assert_int_eq(rig.up, 0);
+    rig_wait(&rig, late.calls && behind.calls);
+    ck_assert_int_eq(late.kind, WEIR__LINK_OK);
+    ck_assert_int_eq(behind.kind, WEIR__LINK_OK);
+    ck_assert_str_eq(behind.text, "PONG");
+    ck_assert_int_eq(rig.up, 1);
+    ck_assert_int_eq(late.lates, 1);
+    ck_assert_uint_eq(weir__link_late(rig.link), 2);
+    ck_assert_uint_eq(errors(WEIR__LINK_TIMEOUT), 2);
+    ck_assert_uint_eq(liar_accepted(liar), 1);
+}
+END_TEST
+
+/* ... but not for ever, though others are answered: stall_ns longer. */
+START_TEST(late_answers_are_waited_for_so_long)
+{
+    struct rig_answer first = {0}, second = {.patient = 1};
+    rig.config.stall_ns = 60 * RIG_MS;
+    liar_rule(liar, &(struct liar_rule){.command = "ECHO", .act = LIAR_LATE, .ms = 30});
+    liar_rule(liar, &(struct liar_rule){.command = "GET", .act = LIAR_LATE, .ms = 5000});
+    rig_up(&rig);
+    ck_assert_int_eq(rig_send(&rig, &first, 10000, "ECHO", "x", NULL), 0);
+    uint64_t start = uv_hrtime();
+    ck_assert_int_eq(rig_send(&rig, &second, 100, "GET", "x", NULL), 0);
+    rig_wait(&rig, second.calls);
+    ck_assert_int_eq(first.kind, WEIR__LINK_OK);
+    ck_assert_int_eq(second.kind, WEIR__LINK_TIMEOUT);
+    ck_assert_int_eq(second.lates, 1);
+    ck_assert_uint_ge(second.at - start, 160 * RIG_MS);
+    ck_assert_uint_eq(errors(WEIR__LINK_TIMEOUT), 1); /* one command was late */
+    ck_assert_uint_eq(weir__link_late(rig.link), 0);
+}
+END_TEST
+
+/* Whoever is told that his answer is late may close the link. */
+START_TEST(late_and_closed)
+{
+    struct rig_answer late = {.patient = 1, .close_late = 1}, other = {.patient = 1};
+    rig.config.stall_ns = RIG_HOUR;
+    lie("GET", LIAR_HANG, 0, 1);
+    rig_up(&rig);
+    ck_assert_int_eq(rig_send(&rig, &late, 30, "GET", "x", NULL), 0);
+    ck_assert_int_eq(rig_send(&rig, &other, 30, "PING", NULL), 0);
+    rig_wait(&rig, rig.closed);
+    ck_assert_int_eq(late.kind, WEIR__LINK_CLOSED);
+    ck_assert_int_eq(other.kind, WEIR__LINK_CLOSED);
+    ck_assert_int_eq(late.calls + other.calls, 2);
+    ck_assert_int_eq(late.lates, 1);
+    ck_assert_int_eq(other.lates, 0);
+}
+END_TEST
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
 
@@ -265,6 +330,13 @@ static void add_closing(TCase *tcase)
     tcase_add_test(tcase, keeps_no_loop_alive);
 }
 
+static void add_late(TCase *tcase)
+{
+    tcase_add_test(tcase, late_answers_are_used);
+    tcase_add_test(tcase, late_answers_are_waited_for_so_long);
+    tcase_add_test(tcase, late_and_closed);
+}
+
 static void add_misuse(TCase *tcase)
 {
     tcase_add_test(tcase, configs_are_checked);
@@ -285,15 +357,12 @@ static void add_case(Suite *suite, const char *name, void (*add)(TCase *), void 
 int main(void)
 {
     Suite *suite = suite_create("link_close");
+    add_case(suite, "late", add_late, open_unix);
     add_case(suite, "closing", add_closing, open_unix);
     add_case(suite, "misuse", add_misuse, open_unix);
     TCase *tcase = tcase_create("peer goes");
     tcase_add_checked_fixture(tcase, open_liar, close_liar);
     tcase_add_loop_test(tcase, peer_goes_with_three_in_flight, 0, 4);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

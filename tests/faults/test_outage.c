@@ -4,6 +4,7 @@
  * policies, and that nothing is lost, nothing told twice and nothing given away.
  */
 #include <check.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "support/liar.h"
 #include "support/node.h"
 #include "support/redis_server.h"
+#include "support/suite.h"
 
 static struct redis_server *server;
 static struct liar *liar; /* between the nodes and the server */
@@ -88,8 +90,8 @@ START_TEST(what_is_pending_survives_a_cut)
     struct weir_policy policy = slow_policy();
 
     node_open(&a, &policy);
-    node_start(&a, liar_uri(liar), NULL);
-    ck_assert_int_eq(node_wait_many(&a, "k", 10), 10);
+    node_start(&a, liar_uri(liar), node_calm());
+    node_spend(&a, "k", 10);
     settle(&a);
     ck_assert_double_eq_tol(total_of("k"), 90, 0.1);
     node_until(_i || script_client_look(server, "p", "k").n_slices == 0);
@@ -102,7 +104,7 @@ START_TEST(what_is_pending_survives_a_cut)
     settle(&a);
     ck_assert_double_eq_tol(total_of("k"), 55, 0.1);
     node_open(&b, &policy);
-    node_start(&b, redis_server_uri(server), NULL);
+    node_start(&b, redis_server_uri(server), node_patient());
     ck_assert_int_le(node_wait_many(&b, "k", 80), 55 + 10);
     node_close(&a);
     node_close(&b);
@@ -112,7 +114,7 @@ END_TEST
 
 static void check_exact(enum liar_act act, unsigned times, unsigned ms)
 {
-    struct weir_policy policy = node_policy(100000, NODE_DAY, 100000);
+    struct weir_policy policy = node_policy(7000, NODE_DAY, 100000);
     struct liar_rule rule = {.command = "EVALSHA", .skip = 3, .times = times, .act = act, .ms = ms};
     struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
     long allowed = 0;
@@ -133,7 +135,7 @@ static void check_exact(enum liar_act act, unsigned times, unsigned ms)
     ck_assert_uint_eq(node_end(&a), 0);
     ck_assert_uint_gt(node_stats(&a).allowed, 100);
     missing = 100000 - total_of("k");
-    ck_assert_msg(missing <= (double)allowed && missing > (double)allowed - 4, "%ld admitted, %f in Redis", allowed,
+    ck_assert_msg(missing <= (double)allowed && missing > (double)allowed - 2, "%ld admitted, %f in Redis", allowed,
                   missing);
     node_close(&a);
 }
@@ -162,6 +164,35 @@ START_TEST(a_silent_server_charges_once)
 }
 END_TEST
 
+/* Answers that are always late are answers: each batch goes once, but where the machine stands still for so long that
+ * the connection is given up. (One for which the node had no CPU all the while seems to be in time.) */
+START_TEST(a_server_that_is_always_late_is_heard)
+{
+    struct weir_policy policy = node_policy(7000, NODE_DAY, 100000);
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    struct weir_stats stats;
+    long allowed = 0;
+
+    options.interval_ms = 200;
+    options.timeout_ms = 40;
+    liar_rule(liar, &(struct liar_rule){.command = "EVALSHA", .act = LIAR_LATE, .ms = 70});
+    node_open(&a, &policy);
+    node_start(&a, liar_uri(liar), &options);
+    node_until(node_stats(&a).syncs > 0);
+    for (int i = 0; i < 500; i++) {
+        allowed += node_take(&a, "k", NULL) == WEIR_ALLOW;
+        usleep(500);
+    }
+    node_until(node_flush(&a) == 0 && a.status == 0);
+    ck_assert_double_eq_tol(100000 - total_of("k"), (double)allowed, 2);
+    stats = node_stats(&a);
+    ck_assert_uint_gt(stats.sync_errors, 0);
+    ck_assert_uint_gt(stats.syncs, 64);
+    ck_assert_uint_lt(2 * liar_count(liar, "EVALSHA"), 3 * stats.syncs); /* each twice, were they not used */
+    node_close(&a);
+}
+END_TEST
+
 START_TEST(garbage_keeps_the_usage)
 {
     check_exact(LIAR_GARBAGE, 2, 0);
@@ -183,6 +214,34 @@ static const char *const refusals[] = {
     "*0\r\n",
 };
 
+/* The late answer says that Redis has lost its state, and the batch goes again as another one: that one's fault counts,
+ * too. */
+START_TEST(each_fault_counts_after_a_late_answer)
+{
+    struct weir_policy policy = slow_policy();
+    struct weir_sync_options options = *node_calm();
+    struct weir_result result;
+    uint64_t errors;
+
+    options.interval_ms = 60000;
+    options.shards = 1; /* no other batch takes what is meant for this one */
+    node_open(&a, &policy);
+    node_start(&a, liar_uri(liar), &options);
+    ck_assert_int_eq(node_take(&a, "k", NULL), WEIR_ALLOW);
+    node_until(node_flush(&a) == 0 && a.status == 0);
+    redis_server_do(server, "FLUSHDB", NULL);
+    errors = node_stats(&a).sync_errors;
+    liar_rule(liar, &(struct liar_rule){.command = "EVALSHA", .times = 1, .act = LIAR_LATE, .ms = 250});
+    liar_rule(liar, &(struct liar_rule){.command = "EVALSHA", .times = 1, .act = LIAR_REPLY, .text = refusals[0]});
+    ck_assert_int_eq(node_take(&a, "k", NULL), WEIR_ALLOW);
+    node_until(node_flush(&a) == 0 && a.status == 0);
+    ck_assert_uint_ge(node_stats(&a).sync_errors, errors + 2);
+    ck_assert_int_eq(weir_peek(a.w, a.id, "k", 1, 0, &result), WEIR_ALLOW);
+    ck_assert_int_eq(result.remaining, 98);
+    node_close(&a);
+}
+END_TEST
+
 START_TEST(refusals_keep_the_usage)
 {
     struct liar_rule rule = {.command = "EVALSHA", .times = 3, .act = LIAR_REPLY, .text = refusals[_i]};
@@ -190,7 +249,7 @@ START_TEST(refusals_keep_the_usage)
     uint64_t errors;
 
     node_open(&a, &policy);
-    node_start(&a, liar_uri(liar), NULL);
+    node_start(&a, liar_uri(liar), node_patient());
     ck_assert_int_eq(node_wait_many(&a, "k", 10), 10);
     settle(&a);
     errors = node_stats(&a).sync_errors;
@@ -213,7 +272,7 @@ START_TEST(a_key_of_another_type_is_an_outage_of_its_shard)
     for (int i = 0; !other[0] || weir__wire_shard(other, strlen(other), 64) == weir__wire_shard("k", 1, 64); i++)
         snprintf(other, sizeof other, "other %d", i);
     node_open(&a, &policy);
-    node_start(&a, liar_uri(liar), NULL);
+    node_start(&a, liar_uri(liar), node_patient());
     ck_assert_str_eq(redis_server_do(server, "SET", name, "hello", NULL), "OK");
     ck_assert_int_eq(node_take(&a, "k", NULL), WEIR_ALLOW);
     node_until(node_stats(&a).sync_errors > 2);
@@ -232,7 +291,7 @@ START_TEST(another_shard_count_is_an_error_not_another_limit)
     struct weir_policy policy = slow_policy();
 
     node_open(&a, &policy);
-    node_start(&a, redis_server_uri(server), NULL);
+    node_start(&a, redis_server_uri(server), node_calm());
     node_open(&b, &policy);
     options.shards = 16;
     options.drain_ms = 100;
@@ -252,12 +311,11 @@ END_TEST
 START_TEST(a_redis_that_comes_back_empty_gives_nothing_away)
 {
     struct weir_policy policy = slow_policy();
-    int allowed;
+    int allowed = 60;
 
     node_open(&a, &policy);
-    node_start(&a, redis_server_uri(server), NULL);
-    allowed = node_wait_many(&a, "k", 60);
-    ck_assert_int_eq(allowed, 60);
+    node_start(&a, redis_server_uri(server), node_calm());
+    node_spend(&a, "k", allowed);
     settle(&a);
     redis_server_kill(server);
     node_until(is_degraded(&a, "k"));
@@ -285,8 +343,8 @@ START_TEST(a_flushed_redis_gives_nothing_away)
 
     node_open(&a, &policy);
     node_open(&b, &policy);
-    node_start(&a, redis_server_uri(server), NULL);
-    node_start(&b, redis_server_uri(server), NULL);
+    node_start(&a, redis_server_uri(server), node_calm());
+    node_start(&b, redis_server_uri(server), node_calm());
     for (int i = 0; i < 4000; i++) {
         allowed += node_take(&a, "k", NULL) == WEIR_ALLOW;
         allowed += node_take(&b, "k", NULL) == WEIR_ALLOW;
@@ -305,11 +363,13 @@ END_TEST
 START_TEST(open_admits)
 {
     struct weir_policy policy = slow_policy();
+    struct weir_result result;
 
     policy.on_outage = WEIR_OUTAGE_OPEN;
     node_open(&a, &policy);
-    node_start(&a, redis_server_uri(server), NULL);
-    ck_assert_int_eq(node_wait_many(&a, "k", 10), 10);
+    node_start(&a, redis_server_uri(server), node_calm());
+    for (int i = 0; i < 10; i++) /* charged: none that a pause of the machine lets in */
+        node_until(node_wait(&a, "k", 1, &result) == WEIR_ALLOW && !(result.flags & WEIR_DEGRADED));
     settle(&a);
     redis_server_pause(server);
     node_until(is_degraded(&a, "k"));
@@ -325,13 +385,15 @@ END_TEST
 
 START_TEST(closed_denies)
 {
+    struct weir_sync_options options = *node_calm();
     struct weir_policy policy = slow_policy();
     struct weir_result result;
 
+    options.drain_ms = 100;
     policy.on_outage = WEIR_OUTAGE_CLOSED;
     node_open(&a, &policy);
-    node_start(&a, redis_server_uri(server), NULL);
-    ck_assert_int_eq(node_wait_many(&a, "k", 10), 10);
+    node_start(&a, redis_server_uri(server), &options);
+    node_spend(&a, "k", 10);
     settle(&a);
     redis_server_kill(server);
     node_until(is_degraded(&a, "k"));
@@ -350,6 +412,7 @@ START_TEST(local_enforces_a_share)
     struct weir_policy policy = slow_policy();
 
     options.fleet_hint = 2;
+    options.drain_ms = 100;
     node_open(&a, &policy);
     node_start(&a, redis_server_uri(server), &options);
     redis_server_kill(server);
@@ -365,16 +428,64 @@ START_TEST(a_redis_that_is_down_at_first_is_told_later)
 
     redis_server_kill(server);
     node_open(&a, &policy);
-    node_launch(&a, redis_server_uri(server), NULL);
+    node_launch(&a, redis_server_uri(server), node_calm());
     ck_assert_int_eq(take_degraded(&a, "k", 30), 30);
     ck_assert_int_eq(node_stats(&a).store_up, 0);
     redis_server_restart(server);
     settle(&a);
     ck_assert_double_eq_tol(total_of("k"), 70, 0.1);
     node_until(!is_degraded(&a, "k"));
-    ck_assert_int_eq(node_wait_many(&a, "k", 10), 10);
+    node_spend(&a, "k", 10);
+    settle(&a);
     node_close(&a);
     ck_assert_double_eq_tol(total_of("k"), 60, 0.1);
+}
+END_TEST
+
+/* ---- who answers ------------------------------------------------------------------------------------------------- */
+
+enum { WAITING = 6 };
+
+static void *wait_once(void *arg)
+{
+    long *allowed = arg;
+
+    *allowed = weir_take(a.w, a.id, "k", 1, 1, NULL) == WEIR_ALLOW;
+    return NULL;
+}
+
+/* Redis accepts and says nothing. The time is over for those who wait in the same moment as for the loop that has
+ * their queries: each take is answered by the outage policy once, by one of the two. */
+START_TEST(who_waits_is_answered_once)
+{
+    struct weir_policy policy = slow_policy();
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    struct weir_request request = {.key = "k", .key_len = 1, .cost = 1};
+
+    policy.mode = WEIR_STRICT;
+    options.timeout_ms = 4;
+    options.drain_ms = 1;
+    liar_deaf(liar, 1);
+    for (int round = 0; round < 120; round++) {
+        pthread_t threads[WAITING];
+        long allowed[WAITING], sum = 0;
+
+        node_open(&a, &policy);
+        request.policy = a.id;
+        node_launch(&a, liar_uri(liar), &options);
+        node_pause(1);
+        for (int i = 0; i < WAITING; i++)
+            ck_assert_int_eq(pthread_create(&threads[i], NULL, wait_once, &allowed[i]), 0);
+        sum += weir_take_wait(a.w, &request, 0, NULL) == WEIR_ALLOW;
+        for (int i = 0; i < WAITING; i++) {
+            pthread_join(threads[i], NULL);
+            sum += allowed[i];
+        }
+        node_end(&a);
+        ck_assert_int_eq((long)node_stats(&a).allowed, sum);
+        ck_assert_int_eq((long)node_stats(&a).degraded, WAITING + 1);
+        node_close(&a);
+    }
 }
 END_TEST
 
@@ -403,7 +514,7 @@ static void scarce_release(void *arg, void *memory, size_t size)
 START_TEST(no_memory_for_a_while_loses_nothing)
 {
     struct weir_options options = WEIR_OPTIONS_INIT;
-    struct weir_policy policy = node_policy(100000, NODE_DAY, 100000);
+    struct weir_policy policy = node_policy(7000, NODE_DAY, 100000);
     struct weir_request request = {.key = "k", .key_len = 1, .cost = 1};
     struct weir_result result;
     long allowed = 0;
@@ -416,7 +527,7 @@ START_TEST(no_memory_for_a_while_loses_nothing)
     ck_assert_int_eq(weir_policy_add(a.w, &policy, &a.id), 0);
     request.policy = a.id;
     a.hybrid = 1;
-    node_start(&a, redis_server_uri(server), NULL);
+    node_start(&a, redis_server_uri(server), node_calm());
     for (int i = 0; i < 3000; i++) {
         atomic_store_explicit(&scarce, i > 500 && i < 2500, memory_order_relaxed);
         allowed += node_take(&a, "k", &result) == WEIR_ALLOW;
@@ -427,7 +538,7 @@ START_TEST(no_memory_for_a_while_loses_nothing)
     settle(&a);
     ck_assert_uint_eq(node_end(&a), 0);
     missing = 100000 - total_of("k");
-    ck_assert_msg(missing <= (double)allowed && missing > (double)allowed - 4, "%ld admitted, %f in Redis", allowed,
+    ck_assert_msg(missing <= (double)allowed && missing > (double)allowed - 2, "%ld admitted, %f in Redis", allowed,
                   missing);
     node_close(&a);
 }
@@ -502,9 +613,11 @@ static Suite *suite(void)
     tcase_add_test(cuts, a_lost_batch_charges_once);
     tcase_add_test(cuts, a_late_reply_charges_once);
     tcase_add_test(cuts, a_silent_server_charges_once);
+    tcase_add_test(cuts, a_server_that_is_always_late_is_heard);
     tcase_add_test(cuts, garbage_keeps_the_usage);
     suite_add_tcase(s, cuts);
     tcase_add_checked_fixture(refuse, open_server, close_server);
+    tcase_add_test(refuse, each_fault_counts_after_a_late_answer);
     tcase_add_loop_test(refuse, refusals_keep_the_usage, 0, sizeof refusals / sizeof refusals[0]);
     tcase_add_test(refuse, a_key_of_another_type_is_an_outage_of_its_shard);
     tcase_add_test(refuse, another_shard_count_is_an_error_not_another_limit);
@@ -516,6 +629,7 @@ static Suite *suite(void)
     tcase_add_test(death, closed_denies);
     tcase_add_test(death, local_enforces_a_share);
     tcase_add_test(death, a_redis_that_is_down_at_first_is_told_later);
+    tcase_add_test(death, who_waits_is_answered_once);
     tcase_add_test(death, no_memory_for_a_while_loses_nothing);
     tcase_add_test(death, a_loop_that_stands_still_ends_its_slices);
     suite_add_tcase(s, death);
@@ -524,11 +638,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    int failed;
-
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

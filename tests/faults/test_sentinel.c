@@ -13,6 +13,7 @@
 #include "support/node.h"
 #include "support/redis_server.h"
 #include "support/rig.h"
+#include "support/suite.h"
 
 enum { SENTINELS = 3 };
 
@@ -76,7 +77,7 @@ START_TEST(the_master_is_found)
     snprintf(some, sizeof some, "redis+sentinel://127.0.0.1:%d,no..host:1,127.0.0.1:%d/m", redis_server_free_port(),
              redis_server_port(sentinels[0]));
     node_open(&a, &policy);
-    node_start(&a, some, NULL);
+    node_start(&a, some, node_patient());
     ck_assert_int_eq(node_wait_many(&a, "k", 10), 10);
     ck_assert_uint_eq(node_end(&a), 0);
     ck_assert_double_eq_tol(total_of(master, "k"), 90, 0.1);
@@ -85,17 +86,30 @@ START_TEST(the_master_is_found)
 }
 END_TEST
 
+/* As its Sentinels have it. It isn't asked itself: who becomes the master ends all its clients' connections. */
+static int is_master(const struct redis_server *server)
+{
+    char address[32];
+    snprintf(address, sizeof address, "127.0.0.1\n%d", redis_server_port(server));
+    for (int i = 0; i < SENTINELS; i++) {
+        if (strcmp(redis_server_do(sentinels[i], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", "m", NULL), address) != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 START_TEST(a_failover_is_followed)
 {
-    struct weir_policy policy = node_policy(10000, NODE_DAY, 100000);
+    struct weir_policy policy = node_policy(7000, NODE_DAY, 100000);
     struct weir_result result;
     node_open(&a, &policy);
-    node_start(&a, uri, NULL);
+    node_start(&a, uri, node_patient());
     ck_assert_int_eq(node_wait_many(&a, "k", 100), 100);
     node_until(node_flush(&a) == 0 && a.status == 0);
     ck_assert_int_eq(atoi(redis_server_do(master, "WAIT", "1", "5000", NULL)), 1);
     redis_server_kill(master);
-    node_until(starts_with(redis_server_do(replica, "ROLE", NULL), "master"));
+    node_until(is_master(replica));
     node_until(node_wait(&a, "k", 1, &result) == WEIR_ALLOW && !(result.flags & WEIR_DEGRADED));
     for (int i = 0; i < 50; i++) {
         ck_assert_int_eq(node_wait(&a, "k", 1, &result), WEIR_ALLOW);
@@ -131,11 +145,7 @@ static void close_liar(void)
 
 static void tell(const struct redis_server *server, unsigned skip, unsigned times)
 {
-    char port[8], text[96];
-    snprintf(port, sizeof port, "%d", redis_server_port(server));
-    snprintf(text, sizeof text, "*2\r\n$9\r\n127.0.0.1\r\n$%zu\r\n%s\r\n", strlen(port), port);
-    liar_rule(liar, &(struct liar_rule){
-                        .command = "SENTINEL", .act = LIAR_REPLY, .text = text, .skip = skip, .times = times});
+    liar_name_master(liar, redis_server_port(server), skip, times);
 }
 
 static const struct {
@@ -167,7 +177,8 @@ START_TEST(what_a_sentinel_makes_up_is_asked_again)
     liar_rule(liar, &(struct liar_rule){.command = "SENTINEL", .act = lies[_i].act, .text = lies[_i].text, .times = 1});
     tell(master, 0, 0);
     rig_up(&rig);
-    ck_assert_uint_eq(weir__link_errors(rig.link, lies[_i].kind), 1);
+    uint64_t told = weir__link_errors(rig.link, lies[_i].kind); /* where time is short, a busy machine is late, too */
+    ck_assert(lies[_i].act == LIAR_HANG ? told >= 1 : told == 1);
     ck_assert_int_eq(rig.ups, 1);
     ck_assert_msg(!strstr(rig.log, "s3cret"), "%s", rig.log);
 }
@@ -185,6 +196,51 @@ START_TEST(who_is_no_master_is_left)
     ck_assert_int_eq(rig.ups, 0);
     redis_server_do(master, "REPLICAOF", "NO", "ONE", NULL);
     rig_wait(&rig, rig.up);
+}
+END_TEST
+
+/* The first Sentinel names one that is gone, is no master, or accepts and says nothing: for ever. The second one knows
+ * better, and gets asked. */
+START_TEST(a_sentinel_that_is_wrong_is_not_the_last_word)
+{
+    struct liar *wrong = liar_open(&(struct liar_options){.tcp = 1}),
+                *silent = liar_open(&(struct liar_options){.tcp = 1});
+    struct redis_server *demoted = redis_server_open(&(struct redis_server_options){.tcp = 1});
+    char port[8], text[96];
+    snprintf(port, sizeof port, "%d", redis_server_free_port());
+    redis_server_do(demoted, "ACL", "SETUSER", "jane", "on", ">s3cret", "~*", "+@all", NULL);
+    redis_server_do(demoted, "REPLICAOF", "127.0.0.1", port, NULL);
+    liar_deaf(silent, 1);
+    int named[] = {redis_server_free_port(), redis_server_port(demoted), liar_port(silent)};
+    liar_name_master(wrong, named[_i], 0, 0);
+    tell(master, 0, 0);
+    snprintf(text, sizeof text, "redis+sentinel://jane:s3cret@127.0.0.1:%d,127.0.0.1:%d/m", liar_port(wrong),
+             liar_port(liar));
+    ck_assert_int_eq(weir__uri_parse(text, &rig.uri), 0);
+    rig.config.connect_timeout_ns = 200 * RIG_MS;
+    rig_up(&rig);
+    ck_assert_uint_ge(liar_count(wrong, "SENTINEL"), 1);
+    ck_assert_int_eq(rig.ups, 1);
+    redis_server_restart(master); /* it goes, and comes back: whoever was asked last, the way is found again */
+    redis_server_do(master, "ACL", "SETUSER", "jane", "on", ">s3cret", "~*", "+@all", NULL);
+    rig_wait(&rig, rig.ups == 2);
+    redis_server_close(demoted);
+    liar_close(silent);
+    liar_close(wrong);
+}
+END_TEST
+
+/* Now this one, now that one, none of them the master: asked again and again, with a pause, until it is true. */
+START_TEST(a_sentinel_may_waver)
+{
+    for (unsigned i = 0; i < 6; i++) {
+        liar_name_master(liar, i % 2 ? redis_server_free_port() : liar_port(liar), 0, 1);
+    }
+    tell(master, 0, 0);
+    liar_rule(liar, &(struct liar_rule){.command = "ROLE", .act = LIAR_REPLY, .text = "*1\r\n$5\r\nslave\r\n"});
+    rig_up(&rig);
+    ck_assert_uint_eq(liar_count(liar, "SENTINEL"), 7);
+    ck_assert_int_eq(rig.ups, 1);
 }
 END_TEST
 
@@ -215,6 +271,26 @@ START_TEST(a_sentinel_may_refuse_the_password)
 }
 END_TEST
 
+/* Every allocation of the link's own fails once, on the way by a Sentinel that wants a login to the master: it gets
+ * there, by another try. */
+START_TEST(allocations_fail)
+{
+    liar_rule(liar, &(struct liar_rule){.command = "SENTINEL",
+                                        .act = LIAR_REPLY,
+                                        .text = "-NOAUTH Authentication required.\r\n",
+                                        .times = 1});
+    tell(master, 0, 0);
+    rig.fail_at = _i;
+    if (_i == 1) {
+        ck_assert_int_eq(weir__link_open(&rig.link, &rig.loop, &rig.config), WEIR_E_NOMEM);
+        ck_assert_ptr_null(rig.link);
+    }
+    rig_up(&rig);
+    ck_assert_uint_eq(weir__link_errors(rig.link, WEIR__LINK_SYSTEM), _i > 1 && rig.allocations >= _i);
+    ck_assert_int_eq(rig.ups, 1);
+}
+END_TEST
+
 START_TEST(closed_at_any_turn)
 {
     tell(master, 0, 0);
@@ -236,8 +312,11 @@ static Suite *suite(void)
     tcase_add_checked_fixture(lie, open_liar, close_liar);
     tcase_add_loop_test(lie, what_a_sentinel_makes_up_is_asked_again, 0, sizeof lies / sizeof lies[0]);
     tcase_add_test(lie, who_is_no_master_is_left);
+    tcase_add_loop_test(lie, a_sentinel_that_is_wrong_is_not_the_last_word, 0, 3);
+    tcase_add_test(lie, a_sentinel_may_waver);
     tcase_add_test(lie, a_sentinel_may_want_a_password);
     tcase_add_test(lie, a_sentinel_may_refuse_the_password);
+    tcase_add_loop_test(lie, allocations_fail, 1, 8);
     tcase_add_loop_test(lie, closed_at_any_turn, 0, 12);
     suite_add_tcase(s, lie);
     return s;
@@ -245,9 +324,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite());
 }

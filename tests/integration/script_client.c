@@ -77,11 +77,68 @@ void script_client_close(struct script_client *client)
     free(client->reply);
 }
 
+void script_client_twice(struct script_client *client)
+{
+    static const char skip[] = "  if true then break end\n";
+    const char *text = weir__wire_script_text(WEIR__WIRE_SYNC), *way = strstr(text, "\nrepeat\n");
+    ck_assert_ptr_nonnull(way);
+    size_t before = (size_t)(way - text) + strlen("\nrepeat\n");
+    char *general = malloc(strlen(text) + sizeof skip);
+    ck_assert_ptr_nonnull(general);
+    memcpy(general, text, before);
+    memcpy(general + before, skip, sizeof skip - 1);
+    memcpy(general + before + sizeof skip - 1, text + before, strlen(text + before) + 1);
+    keep(client, redisCommand(client->redis, "SCRIPT LOAD %s", general));
+    free(general);
+    ck_assert_msg(client->error == 0, "%s", client->reply);
+    memcpy(client->general, client->reply, WEIR__WIRE_SHA);
+    client->twice = 1;
+}
+
+static struct weir__wire_target twin_of(const struct weir__wire_target *target)
+{
+    struct weir__wire_target twin = *target;
+    twin.prefix = "twin";
+    twin.names = NULL;
+    return twin;
+}
+
+/* Sends the buffer, which asks what `twin` has answered. */
+static int send_and_compare(struct script_client *client, char *twin, size_t len)
+{
+    int rc = send_it(client);
+    if (twin != NULL) {
+        ck_assert_uint_eq(client->reply_len, len);
+        ck_assert_int_eq(memcmp(client->reply, twin, len), 0);
+        free(twin);
+    }
+    return rc;
+}
+
+/* The twin's answer to what is in the buffer; the caller's to free. */
+static char *ask_twin(struct script_client *client, size_t *len)
+{
+    char *reply;
+    send_it(client);
+    reply = client->reply;
+    *len = client->reply_len;
+    client->reply = NULL;
+    return reply;
+}
+
 int script_client_sync(struct script_client *client, const struct weir__wire_batch *batch, struct weir__wire_head *head,
                        struct weir__wire_grant *grants)
 {
+    char *theirs = NULL;
+    size_t len = 0;
+    if (client->twice) {
+        struct weir__wire_batch twin = *batch;
+        twin.target = twin_of(&batch->target);
+        ck_assert_int_eq(weir__wire_sync_encode(&client->out, &twin, client->general), 0);
+        theirs = ask_twin(client, &len);
+    }
     ck_assert_int_eq(weir__wire_sync_encode(&client->out, batch, client->sha[WEIR__WIRE_SYNC]), 0);
-    if (send_it(client)) {
+    if (send_and_compare(client, theirs, len)) {
         return 1;
     }
     return weir__wire_sync_decode(batch, client->reply, client->reply_len, head, grants);
@@ -95,8 +152,19 @@ int script_client_strict(struct script_client *client, struct weir__wire_strict 
 int script_client_strict_all(struct script_client *client, struct weir__wire_strict *shards, uint32_t n,
                              struct weir__wire_head *heads)
 {
+    char *theirs = NULL;
+    size_t len = 0;
+    if (client->twice) {
+        struct weir__wire_strict twins[WEIR__WIRE_SHARDS];
+        for (uint32_t i = 0; i < n; i++) {
+            twins[i] = shards[i];
+            twins[i].target = twin_of(&shards[i].target);
+        }
+        ck_assert_int_eq(weir__wire_strict_encode_all(&client->out, twins, n, client->sha[WEIR__WIRE_STRICT]), 0);
+        theirs = ask_twin(client, &len);
+    }
     ck_assert_int_eq(weir__wire_strict_encode_all(&client->out, shards, n, client->sha[WEIR__WIRE_STRICT]), 0);
-    if (send_it(client)) {
+    if (send_and_compare(client, theirs, len)) {
         return 1;
     }
     return weir__wire_strict_decode_all(shards, n, client->reply, client->reply_len, heads);
@@ -104,8 +172,21 @@ int script_client_strict_all(struct script_client *client, struct weir__wire_str
 
 int script_client_all(struct script_client *client, struct weir__wire_all *all, struct weir__wire_head *head)
 {
+    char *theirs = NULL;
+    size_t len = 0;
+    if (client->twice) {
+        struct weir__wire_member members[WEIR__WIRE_MEMBERS];
+        struct weir__wire_all twin = *all;
+        twin.members = members;
+        for (uint32_t i = 0; i < all->n; i++) {
+            members[i] = all->members[i];
+            members[i].target = twin_of(&all->members[i].target);
+        }
+        ck_assert_int_eq(weir__wire_all_encode(&client->out, &twin, client->sha[WEIR__WIRE_ALL]), 0);
+        theirs = ask_twin(client, &len);
+    }
     ck_assert_int_eq(weir__wire_all_encode(&client->out, all, client->sha[WEIR__WIRE_ALL]), 0);
-    if (send_it(client)) {
+    if (send_and_compare(client, theirs, len)) {
         return 1;
     }
     return weir__wire_all_decode(all, client->reply, client->reply_len, head);
@@ -125,6 +206,12 @@ int script_client_peek(struct script_client *client, const struct weir__wire_tar
 
 struct weir__wire_seen script_client_look(const struct redis_server *server, const char *policy, const char *key)
 {
+    return script_client_look_in(server, 0, policy, key);
+}
+
+struct weir__wire_seen script_client_look_in(const struct redis_server *server, unsigned db, const char *policy,
+                                             const char *key)
+{
     struct weir__wire_target target = {.prefix = "weir", .policy = policy, .shards = 64};
     struct weir__wire_seen seen;
     struct script_client client;
@@ -132,6 +219,8 @@ struct weir__wire_seen script_client_look(const struct redis_server *server, con
 
     target.shard = weir__wire_shard(key, strlen(key), 64);
     script_client_open(&client, server);
+    keep(&client, redisCommand(client.redis, "SELECT %u", db));
+    ck_assert_int_eq(client.error, 0);
     ck_assert_int_eq(script_client_peek(&client, &target, key, 0, &head, &seen, NULL, 0), 0);
     script_client_close(&client);
     return seen;
@@ -150,6 +239,10 @@ long long script_client_do(struct script_client *client, const char *word, const
 {
     char name[WEIR__WIRE_NAME];
     const char *words[4] = {word, name, third, fourth};
+    if (client->twice && strcmp(target->prefix, "twin") != 0) {
+        struct weir__wire_target twin = twin_of(target);
+        script_client_do(client, word, &twin, which, third, fourth);
+    }
     ck_assert_int_gt(weir__wire_name(target, which, name), 0);
     keep(client, redisCommandArgv(client->redis, third == NULL ? 2 : fourth == NULL ? 3 : 4, words, NULL));
     return client->number;

@@ -20,11 +20,17 @@ struct script_client {
     size_t reply_len;
     long long number; /* the last integer reply */
     int error;        /* the last reply was an error */
+    int twice;        /* script_client_twice */
+    char general[WEIR__WIRE_SHA + 1];
 };
 
 /* Loads every script. Fails the test where it can't. */
 void script_client_open(struct script_client *client, const struct redis_server *server);
 void script_client_close(struct script_client *client);
+
+/* From now on every batch, strict script and plain command goes to a twin of the shard too, whose batches never take
+ * the short way through the script (sync/lua/usual.lua). Fails the test where the twin's answer differs by a bit. */
+void script_client_twice(struct script_client *client);
 
 /* Each sends one command and decodes its reply: the decoder's result, or 1 where Redis answered with an error. */
 int script_client_sync(struct script_client *client, const struct weir__wire_batch *batch, struct weir__wire_head *head,
@@ -41,6 +47,8 @@ long long script_client_forget(struct script_client *client, const struct weir__
 /* What the server holds now of a key of a policy with 64 shards under the usual prefix, by a client of its own. Fails
  * the test where it can't be asked. */
 struct weir__wire_seen script_client_look(const struct redis_server *server, const char *policy, const char *key);
+struct weir__wire_seen script_client_look_in(const struct redis_server *server, unsigned db, const char *policy,
+                                             const char *key);
 
 /* The time to live of a shard's key ('a', 'b' or 'n'), ms; -1: none; -2: no such key. */
 long long script_client_pttl(struct script_client *client, const struct weir__wire_target *target, char which);

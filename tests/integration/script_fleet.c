@@ -20,7 +20,7 @@ enum { NODES = 12, KEYS = 6, WAITS = 4 };
 struct key {
     double level, rate, cap, at; /* the bucket: the slice of it */
     double until, hold, low;     /* s */
-    double fallback, f_level, f_at;
+    double fallback, f_level, f_at, fell_at;
     int falling, reserved; /* living on the fallback share; Redis holds something for us */
     int64_t spent, fall_spent, asked;
     uint64_t attempts;
@@ -34,13 +34,13 @@ struct key {
 struct node {
     uint8_t id[WEIR__WIRE_ID];
     uint64_t seq;
-    double epoch, rtt, fresh_until, q0, q0_until;
+    double epoch, rtt, fresh_until, q0, q0_until, nodes;
     int hello;
     struct key keys[KEYS];
     double timer, stalled;
     /* the batch in flight */
     int flying, attempts;
-    double first_sent, cut_at, exec_at, reply_at, expires;
+    double first_sent, exec_at, reply_at, expires;
     struct weir__wire_record records[KEYS];
     struct weir__wire_grant grants[KEYS];
     struct weir__wire_wait waits[KEYS][WAITS];
@@ -173,7 +173,7 @@ static int take_lapsed(struct fleet *f, struct key *key, int64_t cost)
     if (!key->falling) {
         key->falling = 1;
         key->f_level = fmin(cap, fmax(0, key->level));
-        key->f_at = f->now;
+        key->f_at = key->fell_at = f->now;
     }
     key->f_level = fmin(cap, key->f_level + rate * (f->now - key->f_at));
     key->f_at = f->now;
@@ -224,12 +224,6 @@ static void fill_record(struct fleet *f, struct node *n, int k)
     ask->level = key->level;
     ask->rate = key->rate;
     ask->sent_ns = (uint64_t)(f->now * 1e9);
-    double outage = n->cut_at > 0 ? f->now - n->cut_at : 0;
-    if (n->hello && key->known) {
-        int64_t excused = weir__slice_excused(key->fall_spent, key->fallback, outage);
-        key->spent -= excused;
-        key->fall_spent -= excused;
-    }
     int held = key->reserved || key->rate > 0 || fabs(key->level) > 1e-9;
     if (!held && ask->want <= 0 && key->spent == 0 && key->queued == 0 && !n->hello) {
         return;
@@ -246,7 +240,10 @@ static void fill_record(struct fleet *f, struct node *n, int k)
         .want = ask->want,
         .max_cost = (double)key->asked,
         .known = key->known,
-        .seed = weir__slice_seed(&f->terms, key->total, f->now - key->total_at, outage),
+        .seed = key->total,
+        .seed_age = f->now - key->total_at,
+        .fallback = key->fallback > 0 ? key->fallback : f->terms.rate / f->o->nodes,
+        .age = key->falling ? f->now - key->fell_at : 0,
         .waits = n->waits[n->count],
         .n_waits = key->queued,
     };
@@ -337,6 +334,7 @@ static void execute(struct fleet *f, struct node *n)
         .nonce = (uint64_t)(draw(f) * 1e15),
         .epoch = n->epoch,
         .rtt = n->rtt,
+        .nodes = n->nodes,
         .flags = (n->hello ? WEIR__WIRE_HELLO : 0) | (f->o->fallback ? WEIR__WIRE_OUTAGE_LOCAL : 0),
         .records = n->records,
         .count = n->count,
@@ -436,7 +434,7 @@ static void receive(struct fleet *f, struct node *n)
         return;
     }
     n->hello = 0;
-    n->cut_at = 0;
+    n->nodes = n->head.nodes;
     n->rtt = weir__slice_rtt(n->rtt, late ? 0 : f->now - n->first_sent);
     n->fresh_until = (double)weir__slice_until(&f->terms, (uint64_t)(n->first_sent * 1e9)) / 1e9;
     n->q0 = n->head.q0;
@@ -459,9 +457,6 @@ static void expire(struct fleet *f, struct node *n)
         n->keys[k].rate = 0;
     }
     launch(f, n);
-    if (n->attempts > 2 && n->cut_at == 0) {
-        n->cut_at = f->now;
-    }
 }
 
 /* ---- demand ------------------------------------------------------------------------------------------------------ */

@@ -3,8 +3,8 @@
  * Nodes and fixtures of the tests of single scripts.
  */
 #include "script_node.h"
+#include "support/suite.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 struct redis_server *server;
@@ -12,6 +12,7 @@ struct script_client client;
 struct weir__wire_target target;
 struct weir__wire_numbers numbers;
 double now, rtt;
+uint32_t flags;
 struct node alice, bob;
 
 static uint64_t nonce;
@@ -51,13 +52,16 @@ void send_records(struct node *node, uint32_t n)
                                             .nonce = nonce * UINT64_C(1000003),
                                             .epoch = node->epoch,
                                             .rtt = rtt,
-                                            .flags = node->hello ? WEIR__WIRE_HELLO : 0,
+                                            .flags = flags | (node->hello ? WEIR__WIRE_HELLO : 0),
+                                            .nodes = node->nodes,
                                             .records = node->records,
                                             .count = n};
     memcpy(node->batch.node, node->id, sizeof node->id);
     ck_assert_msg(resend(node) == 0, "%s", client.reply ? client.reply : "");
     node->epoch = node->head.epoch;
     node->hello = node->head.status == WEIR__WIRE_LOST;
+    if (node->head.status == WEIR__WIRE_APPLIED)
+        node->nodes = node->head.nodes;
 }
 
 double spend(struct node *node, const char *key, int64_t spent)
@@ -106,11 +110,13 @@ static void setup(void)
 {
     redis_server_do(server, "FLUSHALL", NULL);
     script_client_open(&client, server);
+    script_client_twice(&client);
     target = (struct weir__wire_target){.prefix = "t", .policy = "p", .shard = 0, .shards = 4};
     numbers = (struct weir__wire_numbers){.interval = 0.2, .timeout = 0.05};
     set_rate(1, DAY, 17, 4);
     now = 1000000;
     rtt = 0;
+    flags = 0;
     node_init(&alice, 'A');
     node_init(&bob, 'B');
 }
@@ -131,9 +137,5 @@ int script_main(const char *name, void (*add)(TCase *tcase))
     tcase_add_checked_fixture(tcase, setup, teardown);
     add(tcase);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

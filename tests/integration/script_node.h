@@ -19,7 +19,7 @@ enum { RECORDS = 8 };
 struct node {
     uint8_t id[WEIR__WIRE_ID];
     uint64_t seq;
-    double epoch;
+    double epoch, nodes; /* nodes: of the last answer */
     int hello;
     struct weir__wire_batch batch; /* the last one sent */
     struct weir__wire_record records[RECORDS];
@@ -31,9 +31,10 @@ extern struct redis_server *server;
 extern struct script_client client;
 extern struct weir__wire_target target;
 extern struct weir__wire_numbers
-    numbers;       /* of every batch: 17 tokens, one a day, 4 to lend, until the test changes it */
-extern double now; /* the server's clock */
-extern double rtt; /* what nodes say of their round trip, s */
+    numbers;           /* of every batch: 17 tokens, one a day, 4 to lend, until the test changes it */
+extern double now;     /* the server's clock */
+extern double rtt;     /* what nodes say of their round trip, s */
+extern uint32_t flags; /* of every batch, besides hello */
 extern struct node alice, bob;
 
 void node_init(struct node *node, char letter);

@@ -187,6 +187,7 @@ static void restore_state(void)
 
 START_TEST(a_failover_to_an_older_state)
 {
+    client.twice = 0; /* what is done here is done to one shard */
     spend(&alice, "k", 1);
     spend(&bob, "k", 1);
     keep_state();
@@ -323,6 +324,7 @@ END_TEST
 
 START_TEST(a_mismatch_is_refused)
 {
+    client.twice = 0; /* what is done here is done to one shard */
     spend(&alice, "k", 1);
     target.shards = 8;
     alice.records[0] = spent_of("k", 1);
@@ -331,15 +333,16 @@ START_TEST(a_mismatch_is_refused)
     ck_assert_uint_eq(alice.head.shards, 4);
     target.shards = 4;
     NEAR(peek("k").total, 16);
-    /* A header of another format, whatever follows. */
-    double format = 2;
-    char text[9] = {0};
-    memcpy(text, &format, 8);
-    redis_server_do(server, "EVAL", "redis.call('HSET', KEYS[1], '!', struct.pack('<d', 2) .. 'more')", "1",
-                    "t:{p#0}:n", NULL);
-    send_records(&alice, 1);
-    ck_assert_int_eq(alice.head.status, WEIR__WIRE_MISMATCH);
-    ck_assert_uint_eq(alice.head.format, 2);
+    /* A header of another format, the one before or the next, whatever follows. */
+    for (uint32_t format = WEIR__WIRE_FORMAT - 1; format <= WEIR__WIRE_FORMAT + 1; format += 2) {
+        char text[8];
+        snprintf(text, sizeof text, "%u", (unsigned)format);
+        redis_server_do(server, "EVAL", "redis.call('HSET', KEYS[1], '!', struct.pack('<d', ARGV[1]) .. 'more')", "1",
+                        "t:{p#0}:n", text, NULL);
+        send_records(&alice, 1);
+        ck_assert_int_eq(alice.head.status, WEIR__WIRE_MISMATCH);
+        ck_assert_uint_eq(alice.head.format, format);
+    }
 }
 END_TEST
 
@@ -379,6 +382,59 @@ START_TEST(promises_never_exceed_their_reserve)
 }
 END_TEST
 
+/* A promise that falls may be in use: others are promised the rest of it only after it can have been told, and what is
+ * owed of it only after it is repaid. */
+START_TEST(a_promise_that_falls_counts_while_it_is_in_use)
+{
+    const double round_s = 2 * numbers.interval;
+    set_rate(100, SECOND, 100, 40);
+    spend(&alice, "k", 1);
+    NEAR(alice.head.q0, 30);
+    spend(&bob, "k", 0);
+    NEAR(bob.head.q0, 0);
+    now += 0.01;
+    report(&alice, "k", 29, -30, 0, 0, 0); /* before it hears of the smaller one */
+    NEAR(alice.head.q0, 15);
+    for (int round = 0; round < 8; round++) { /* heard, and owed for longer than it takes to tell */
+        now += round_s / 2;
+        spend(&bob, "k", 0);
+        NEAR(bob.head.q0, 0);
+        report(&alice, "k", 0, round < 4 ? -30 : -20, 0, 0, 0);
+        NEAR(alice.head.q0, 15);
+    }
+    now += round_s / 2;
+    spend(&bob, "k", 0);
+    NEAR(bob.head.q0, 10); /* 30 less 20 */
+    report(&alice, "k", 0, -1, 0, 0, 0);
+    for (int round = 0; round < 4; round++) {
+        now += round_s / 2;
+        report(&alice, "k", 0, -1, 0, 0, 0);
+    }
+    spend(&bob, "k", 0);
+    NEAR(bob.head.q0, 15);
+    /* one that was silent has not told what it owes yet */
+    now += 0.01;
+    struct node carol;
+    node_init(&carol, 'c');
+    spend(&carol, "k", 0);
+    NEAR(carol.head.q0, 0);
+    spend(&bob, "k", 0);
+    NEAR(bob.head.q0, 10);
+    now += 10 * round_s;
+    spend(&bob, "other", 0);
+    spend(&carol, "k", 0);
+    NEAR(carol.head.q0, 0);
+    now += round_s / 2;
+    report(&bob, "k", 0, -12, 0, 0, 0);
+    now += round_s / 2 + 0.001;
+    spend(&alice, "k", 0);
+    NEAR(alice.head.q0, 10);
+    report(&bob, "k", 0, 0, 0, 0, 0);
+    spend(&carol, "k", 0);
+    NEAR(carol.head.q0, 3); /* 30 less alice's 15, which may be in use still, and 12 */
+}
+END_TEST
+
 /* ---- generations and clocks -------------------------------------------------------------------------------------- */
 
 START_TEST(keys_outlive_a_flip_and_no_more_than_they_must)
@@ -415,6 +471,25 @@ START_TEST(a_debt_outlives_a_flip)
     spend(&alice, "x", 1);
     now += 1;
     NEAR(spend(&alice, "k", 0), 3);
+}
+END_TEST
+
+/* Of what is in the older hash alone, and by then all else is as usual. */
+START_TEST(levels_are_found_after_a_flip)
+{
+    set_rate(1, SECOND, 3, 1);
+    spend(&alice, "x", 1);
+    now += 9.9;
+    spend(&alice, "short", 3);
+    spend(&alice, "long", 3);
+    now += 0.2;
+    spend(&alice, "x", 1);
+    spend(&alice, "x", 1);
+    NEAR(spend(&alice, "short", 0), 0.2);
+    report(&alice, "long", 0, 0, 0, 1, 2);
+    NEAR(alice.grants[0].total, 0.2);
+    NEAR(spend(&alice, "absent", 1), 2);
+    ck_assert(peek("short").older && !peek("long").older);
 }
 END_TEST
 
@@ -567,6 +642,7 @@ END_TEST
 /* Values that no script wrote count for nothing and are replaced; a key of another type is an error, not a crash. */
 START_TEST(garbage_is_healed_or_refused)
 {
+    client.twice = 0; /* what is done here is done to one shard */
     const char *garbage[] = {"", "hello", "0123456789abcde\xff",
                              "\xff\xff\xff\xff\xff\xff\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x7f"};
     spend(&alice, "x", 1);
@@ -686,8 +762,10 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, a_first_node_is_served_at_once);
     tcase_add_test(tcase, a_mismatch_is_refused);
     tcase_add_test(tcase, promises_never_exceed_their_reserve);
+    tcase_add_test(tcase, a_promise_that_falls_counts_while_it_is_in_use);
     tcase_add_test(tcase, keys_outlive_a_flip_and_no_more_than_they_must);
     tcase_add_test(tcase, a_debt_outlives_a_flip);
+    tcase_add_test(tcase, levels_are_found_after_a_flip);
     tcase_add_test(tcase, a_retried_batch_across_a_flip);
     tcase_add_test(tcase, nothing_stays_immortal);
     tcase_add_test(tcase, times_to_live_of_extreme_policies);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "script_fleet.h"
+#include "support/suite.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -29,6 +30,7 @@ static void close_server(void)
 static void setup(void)
 {
     script_client_open(&client, server);
+    script_client_twice(&client);
 }
 
 static void teardown(void)
@@ -345,9 +347,5 @@ int main(void)
     tcase_add_loop_test(tcase, totals_are_exact, 0, 6);
     tcase_add_loop_test(tcase, no_fleet_passes_its_bound, 0, PARTS);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Slices in the reconcile script: what is granted and reserved, expires, waits, is given back, and what an outage
- * leaves.
+ * leaves; and what idle nodes leave of the overdraft.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -177,6 +177,33 @@ START_TEST(waiting_requests_get_what_is_proven_free)
     ck_assert_uint_eq(waits[3].admitted, 7);
     NEAR(alice.grants[0].total, 3);
     NEAR(alice.grants[0].free, 0);
+}
+END_TEST
+
+/* Nodes that say nothing but that they live, twice in a minute, or now and then a little, owe nothing. */
+START_TEST(a_promise_that_falls_is_given_to_others_by_nodes_that_are_idle)
+{
+    for (int quiet = 0; quiet < 2; quiet++) {
+        redis_server_do(server, "FLUSHALL", NULL);
+        node_init(&alice, (char)('a' + 2 * quiet));
+        node_init(&bob, (char)('b' + 2 * quiet));
+        set_rate(100, SECOND, 100, 40);
+        spend(&alice, "k", 1);
+        NEAR(alice.head.q0, 30);
+        spend(&bob, "k", 0);
+        NEAR(bob.head.q0, 0);
+        for (int round = 0; round < 6; round++) {
+            now += quiet ? 25 : 3 * numbers.interval;
+            if (quiet)
+                send_records(&alice, 0);
+            else
+                spend(&alice, "k", 1);
+            NEAR(alice.head.q0, 15);
+            now += 0.01;
+            send_records(&bob, 0);
+        }
+        NEAR(bob.head.q0, 15);
+    }
 }
 END_TEST
 
@@ -368,6 +395,7 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, the_flight_is_reserved);
     tcase_add_test(tcase, refunds_end_at_the_burst);
     tcase_add_test(tcase, waiting_requests_get_what_is_proven_free);
+    tcase_add_test(tcase, a_promise_that_falls_is_given_to_others_by_nodes_that_are_idle);
     tcase_add_loop_test(tcase, a_step_of_redis_clock, 0, 6);
     tcase_add_test(tcase, an_outage_is_paid_by_its_refill);
     tcase_add_test(tcase, old_spending_has_been_refilled);

@@ -12,6 +12,7 @@
 #include "support/liar.h"
 #include "support/node.h"
 #include "support/redis_server.h"
+#include "support/suite.h"
 
 enum { MOST = 6000 };
 
@@ -31,7 +32,7 @@ static void teardown(void)
     redis_server_close(server);
 }
 
-static void start(uint64_t burst, uint32_t window_us)
+static void start_with(uint64_t burst, uint32_t window_us, uint32_t batch_max)
 {
     struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
     struct weir_policy policy = node_policy(burst, NODE_DAY, burst);
@@ -39,8 +40,14 @@ static void start(uint64_t burst, uint32_t window_us)
     policy.mode = WEIR_STRICT;
     options.timeout_ms = 5000; /* a machine with much to do is no outage */
     options.strict_window_us = window_us;
+    options.batch_max = batch_max;
     node_open(&a, &policy);
     node_start(&a, liar_uri(liar), &options);
+}
+
+static void start(uint64_t burst, uint32_t window_us)
+{
+    start_with(burst, window_us, 0);
 }
 
 static void finish(void)
@@ -190,6 +197,88 @@ START_TEST(a_backlog_travels_in_larger_scripts)
 }
 END_TEST
 
+static void answers_come_late(unsigned ms)
+{
+    liar_clear(liar);
+    liar_rule(liar, &(struct liar_rule){.command = "EVALSHA", .act = LIAR_LATE, .ms = ms});
+}
+
+static void ask_one_after_another(int from, int to, unsigned before)
+{
+    static const char *const keys[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
+
+    for (int i = from; i < to; i++) {
+        ask(i, keys[i], 1);
+        node_until(scripts() - before == (unsigned)i + 1);
+    }
+}
+
+/* Redis answers ever later: two times two scripts wait there, what is asked meanwhile is one more. */
+START_TEST(what_would_queue_at_redis_is_merged)
+{
+    unsigned before;
+
+    start(100, 0);
+    node_take(&a, "k", NULL);
+    answers_come_late(100);
+    node_take(&a, "k", NULL);
+    answers_come_late(600);
+    before = scripts();
+    ask_one_after_another(0, 4, before);
+    for (int i = 4; i < 10; i++) {
+        ask(i, "k", 1);
+        node_pause(2);
+    }
+    ck_assert_int_eq(told(), 0);
+    ck_assert_uint_eq(scripts() - before, 4);
+    node_until(told() == 10);
+    ck_assert_uint_eq(scripts() - before, 5);
+    for (int i = 0; i < 10; i++) {
+        ck_assert_int_eq(answers[i].calls, 1);
+        ck_assert_int_eq(answers[i].status, WEIR_ALLOW);
+    }
+    finish();
+}
+END_TEST
+
+/* Redis answers late, but never later than it can: there is no queue that keeping anything back would shorten. */
+START_TEST(on_a_long_line_nothing_is_kept_back)
+{
+    unsigned before;
+
+    start(100, 0);
+    answers_come_late(500);
+    node_take(&a, "k", NULL);
+    before = scripts();
+    ask_one_after_another(0, 10, before);
+    ck_assert_int_eq(told(), 0);
+    node_until(told() == 10);
+    finish();
+}
+END_TEST
+
+/* Two of three that meet are on their way, a key each: neither names the shard of the next one. */
+START_TEST(a_full_script_names_no_shard_of_which_it_takes_nothing)
+{
+    char last[512] = "";
+    unsigned before, named = 0;
+
+    start_with(100, 0, 1);
+    hold();
+    answers_come_late(500);
+    before = scripts();
+    for (int i = 0; i < 3; i++)
+        ask(i, (const char *[]){"a", "b", "c"}[i], 1);
+    let_go();
+    node_until(scripts() - before == 2);
+    liar_last(liar, "EVALSHA", last, sizeof last);
+    ck_assert_int_eq(sscanf(last, "%*s %*s %u", &named), 1);
+    ck_assert_uint_eq(named, 3);
+    node_until(told() == 3);
+    finish();
+}
+END_TEST
+
 /* ---- what each is told ------------------------------------------------------------------------------------------- */
 
 /* Ten tokens a day: of takes of 3 that meet, and then others, each has the numbers of its own place in the queue. */
@@ -332,24 +421,91 @@ START_TEST(denials_write_nothing)
 }
 END_TEST
 
+/* ---- all or none, and waiting ------------------------------------------------------------------------------------ */
+
+/* Of one bucket: by one script where the group is one (_i 0), else one by one. */
+START_TEST(members_of_one_bucket_wait_for_the_sum)
+{
+    struct weir_policy other = node_policy(10, NODE_DAY, 10);
+    struct weir_result result;
+    weir_policy_id id;
+
+    start(10, 0);
+    other.mode = WEIR_STRICT;
+    other.name = "other";
+    ck_assert_int_eq(weir_policy_add(a.w, &other, &id), 0);
+    {
+        struct weir_request list[3] = {{.policy = a.id, .key = "k", .key_len = 1, .cost = 6},
+                                       {.policy = a.id, .key = "k", .key_len = 1, .cost = 6},
+                                       {.policy = id, .key = "k", .key_len = 1, .cost = 1}};
+        size_t n = _i == 0 ? 2 : 3;
+
+        ck_assert_int_eq(weir_take_all(a.w, list, n, &result), WEIR_DENY);
+        ck_assert_uint_eq(result.retry_after_ns, WEIR_NEVER);
+        ck_assert_uint_eq(result.policy, a.id);
+        node_until(weir_peek(a.w, a.id, "k", 1, 10, NULL) == WEIR_ALLOW); /* a refund is not waited for */
+        ck_assert_int_eq(weir_take(a.w, a.id, "k", 1, 2, NULL), WEIR_ALLOW);
+        list[0].cost = list[1].cost = 5;
+        ck_assert_int_eq(weir_take_all(a.w, list, n, &result), WEIR_DENY);
+        ck_assert_uint_le(result.retry_after_ns, NODE_DAY / 10 * 2 + NODE_MS);
+        ck_assert_uint_gt(result.retry_after_ns, NODE_DAY / 10 * 2 - 60 * NODE_SECOND);
+    }
+    finish();
+}
+END_TEST
+
+/* Not a microsecond less than a token takes, however slow: its bucket was full. */
+START_TEST(what_is_told_of_the_end_is_rounded_up)
+{
+    struct weir_result result;
+
+    start(10, 0);
+    ck_assert_int_eq(node_take(&a, "k", &result), WEIR_ALLOW);
+    ck_assert_uint_ge(result.reset_after_ns, NODE_DAY / 10);
+    ck_assert_uint_le(result.reset_after_ns, NODE_DAY / 10 + 2000);
+    ck_assert_int_eq(weir_give(a.w, a.id, "k", 1, 1), 0);
+    node_until(weir_peek(a.w, a.id, "k", 1, 10, &result) == WEIR_ALLOW); /* a refund is not waited for */
+    ck_assert_uint_eq(result.reset_after_ns, 0);
+    finish();
+}
+END_TEST
+
+/* No end is too far to be added to the time. */
+START_TEST(who_waits_for_ever_is_answered)
+{
+    static const uint64_t times[] = {INT64_MAX, UINT64_MAX - 1, UINT64_MAX};
+    struct weir_result result;
+
+    start(10, 0);
+    for (int i = 0; i < 3; i++) {
+        struct weir_request request = {.policy = a.id, .key = "k", .key_len = 1, .cost = 1};
+
+        ck_assert_int_eq(weir_take_wait(a.w, &request, times[i], &result), WEIR_ALLOW);
+        ck_assert_uint_eq(result.flags, 0);
+        ck_assert_int_eq(result.remaining, 9 - i);
+    }
+    finish();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("strict_merge");
     TCase *tcase = tcase_create("merge");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, a_lone_request_is_sent_at_once);
     tcase_add_test(tcase, a_window_gathers_what_comes_one_by_one);
     tcase_add_loop_test(tcase, a_backlog_travels_in_larger_scripts, 0, sizeof backlogs / sizeof backlogs[0]);
+    tcase_add_test(tcase, what_would_queue_at_redis_is_merged);
+    tcase_add_test(tcase, on_a_long_line_nothing_is_kept_back);
+    tcase_add_test(tcase, a_full_script_names_no_shard_of_which_it_takes_nothing);
     tcase_add_test(tcase, each_merged_request_has_its_own_numbers);
     tcase_add_loop_test(tcase, any_interleaving_is_one_bucket_a_key, 0, 3);
     tcase_add_test(tcase, denials_write_nothing);
+    tcase_add_loop_test(tcase, members_of_one_bucket_wait_for_the_sum, 0, 2);
+    tcase_add_test(tcase, what_is_told_of_the_end_is_rounded_up);
+    tcase_add_test(tcase, who_waits_for_ever_is_answered);
     suite_add_tcase(suite, tcase);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

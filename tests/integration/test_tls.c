@@ -16,6 +16,7 @@
 #include "support/pem.h"
 #include "support/redis_server.h"
 #include "support/rig.h"
+#include "support/suite.h"
 
 static struct guard *guard;
 static struct redis_server *server;
@@ -286,9 +287,5 @@ int main(void)
     tcase_add_checked_fixture(clients, open_for_clients, close_server);
     tcase_add_test(clients, client_is_asked_who_it_is);
     suite_add_tcase(suite, clients);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

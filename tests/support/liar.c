@@ -57,7 +57,7 @@ struct liar {
     pthread_mutex_t lock;
     struct guard *guard;
     int wake[2], listener, port, deaf, refuse, stop;
-    char socket[80], uri[96], upstream[108];
+    char socket[80], uri[96], upstream[108], self[64]; /* self: as a Sentinel names it */
     struct connection connections[CONNECTIONS_MAX];
     struct liar_rule rules[RULES_MAX];
     char *texts[RULES_MAX];
@@ -228,13 +228,19 @@ static int word_is(const struct resp_word *word, const char *text)
 }
 
 /* What an empty Redis would say. */
-static const char *own_answer(const struct resp_word *words, int n)
+static const char *own_answer(const struct liar *liar, const struct resp_word *words, int n)
 {
     if (word_is(&words[0], "PING")) {
         return "+PONG\r\n";
     }
     if (word_is(&words[0], "INFO")) {
         return "$52\r\n# Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n\r\n";
+    }
+    if (word_is(&words[0], "SENTINEL") && liar->self[0]) {
+        return liar->self;
+    }
+    if (word_is(&words[0], "ROLE")) {
+        return "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n";
     }
     if (word_is(&words[0], "SCRIPT") && n > 1 && word_is(&words[1], "LOAD")) {
         return "$40\r\n0123456789abcdef0123456789abcdef01234567\r\n";
@@ -309,7 +315,7 @@ static void take_command(struct liar *liar, struct connection *connection, const
     owed->act = rule ? rule->act : LIAR_REPLY;
     owed->due_ms = rule && rule->act == LIAR_LATE ? now_ms() + rule->ms : 0;
     owed->ready = 1;
-    const char *answer = own_answer(words, n);
+    const char *answer = own_answer(liar, words, n);
     if (rule && (rule->act == LIAR_REPLY || rule->act == LIAR_GARBAGE || rule->text)) {
         answer = rule->act == LIAR_GARBAGE ? "\x01\x7fno RESP at all\r\n" : liar->texts[rule - liar->rules];
     } else if (connection->upstream >= 0 &&
@@ -480,6 +486,14 @@ static void start_listening(struct liar *liar, int tcp)
     liar->listener = fd;
 }
 
+/* A Sentinel's answer: this port of 127.0.0.1. */
+static void print_master(int port, char *text, size_t size)
+{
+    char digits[12];
+    snprintf(digits, sizeof digits, "%d", port);
+    snprintf(text, size, "*2\r\n$9\r\n127.0.0.1\r\n$%zu\r\n%s\r\n", strlen(digits), digits);
+}
+
 struct liar *liar_open(const struct liar_options *options)
 {
     static const struct liar_options defaults;
@@ -501,6 +515,7 @@ struct liar *liar_open(const struct liar_options *options)
     start_listening(liar, options->tcp);
     if (options->tcp) {
         snprintf(liar->uri, sizeof liar->uri, "redis://127.0.0.1:%d", liar->port);
+        print_master(liar->port, liar->self, sizeof liar->self);
     } else {
         snprintf(liar->uri, sizeof liar->uri, "unix://%s", liar->socket);
     }
@@ -565,6 +580,14 @@ void liar_rule(struct liar *liar, const struct liar_rule *rule)
     liar->seen[i] = 0;
     liar->rule_count++;
     pthread_mutex_unlock(&liar->lock);
+}
+
+void liar_name_master(struct liar *liar, int port, unsigned skip, unsigned times)
+{
+    char text[64];
+    print_master(port, text, sizeof text);
+    liar_rule(liar, &(struct liar_rule){
+                        .command = "SENTINEL", .act = LIAR_REPLY, .text = text, .skip = skip, .times = times});
 }
 
 void liar_clear(struct liar *liar)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A RESP server that lies, on a thread of the test. Alone it answers as an empty Redis would (OK, PONG, a made-up SHA,
- * nil); with `upstream` it is a proxy to a real one. Rules make it misbehave for the commands they match. Calls may
- * come from any thread; they abort the test where they can't do their job.
+ * nil), and with TCP as a Sentinel whose master it is; with `upstream` it is a proxy to a real one. Rules make it
+ * misbehave for the commands they match. Calls may come from any thread; they abort the test where they can't do their
+ * job.
  */
 #ifndef WEIR_TESTS_LIAR_H
 #define WEIR_TESTS_LIAR_H
@@ -49,6 +50,8 @@ int liar_port(const struct liar *liar);
 
 /* Adds a rule; the first that matches a command acts. */
 void liar_rule(struct liar *liar, const struct liar_rule *rule);
+/* A rule for a Sentinel: it names this port of 127.0.0.1 as the master's. */
+void liar_name_master(struct liar *liar, int port, unsigned skip, unsigned times);
 void liar_clear(struct liar *liar); /* forgets every rule; what hangs goes on hanging */
 
 void liar_refuse(struct liar *liar, int on); /* on: stops listening, so that a connect is refused */

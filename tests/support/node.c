@@ -65,6 +65,22 @@ void node_open(struct node *node, const struct weir_policy *policy)
     ck_assert_int_eq(weir_policy_add(node->w, policy, &node->id), 0);
 }
 
+const struct weir_sync_options *node_patient(void)
+{
+    static struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+
+    options.timeout_ms = 5000;
+    return &options;
+}
+
+const struct weir_sync_options *node_calm(void)
+{
+    static struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+
+    options.timeout_ms = 150;
+    return &options;
+}
+
 void node_launch(struct node *node, const char *uri, const struct weir_sync_options *options)
 {
     struct weir_sync_options own = WEIR_SYNC_OPTIONS_INIT;
@@ -72,6 +88,8 @@ void node_launch(struct node *node, const char *uri, const struct weir_sync_opti
     if (options)
         own = *options;
     own.uri = uri;
+    if (!own.drain_ms)
+        own.drain_ms = 10000; /* the same at the end */
     ck_assert_int_eq(weir_sync_start(&node->sync, node->w, NULL, &own), 0);
     ck_assert_ptr_nonnull(node->sync);
 }
@@ -155,4 +173,10 @@ int node_wait_many(struct node *node, const char *key, int n)
         allowed += status == WEIR_ALLOW;
     }
     return allowed;
+}
+
+void node_spend(struct node *node, const char *key, int n)
+{
+    for (int i = 0; i < n; i++)
+        node_until(node_wait(node, key, 1, NULL) == WEIR_ALLOW);
 }

@@ -26,7 +26,7 @@ struct node {
     _Atomic int calls; /* of the last flush's or close's callback */
     int status;
     uint64_t unsent;
-    char log[16 * 1024];
+    char log[64 * 1024];
     _Atomic unsigned log_len;
 };
 
@@ -41,6 +41,12 @@ void node_start(struct node *node, const char *uri, const struct weir_sync_optio
 
 /* The same, not waiting for Redis. */
 void node_launch(struct node *node, const char *uri, const struct weir_sync_options *options);
+
+/* Options under which a busy machine is no outage: a script may take 5 s. */
+const struct weir_sync_options *node_patient(void);
+
+/* For an outage that must be seen before long: a script may take 150 ms. */
+const struct weir_sync_options *node_calm(void);
 
 /* Reports all that was spent; returns what is unsent. */
 uint64_t node_flush(struct node *node);
@@ -75,5 +81,9 @@ int node_wait(struct node *node, const char *key, int64_t cost, struct weir_resu
 
 /* How many of n takes by node_wait are allowed. */
 int node_wait_many(struct node *node, const char *key, int n);
+
+/* Takes by node_wait until n are allowed, which there must be. Where Redis is given little time, a machine that stands
+ * still may let an outage policy deny some of them; that charges nothing. */
+void node_spend(struct node *node, const char *key, int n);
 
 #endif

@@ -117,10 +117,22 @@ static void on_answer(void *arg, enum weir__link_kind kind, const struct redisRe
     }
 }
 
+static void on_late(void *arg)
+{
+    struct rig_answer *answer = arg;
+    answer->lates++;
+    ck_assert_int_eq(answer->calls, 0);
+    if (answer->close_late) {
+        rig_close_link(answer->rig);
+    }
+}
+
 int rig_send(struct rig *rig, struct rig_answer *answer, unsigned timeout_ms, const char *word, ...)
 {
     const char *words[32] = {word};
-    int n = 1, close_link = answer->close_link;
+    struct rig_answer kept = {
+        .rig = rig, .close_link = answer->close_link, .patient = answer->patient, .close_late = answer->close_late};
+    int n = 1;
     va_list args;
     va_start(args, word);
     while (n < 32 && (words[n] = va_arg(args, const char *))) {
@@ -130,14 +142,13 @@ int rig_send(struct rig *rig, struct rig_answer *answer, unsigned timeout_ms, co
     char *formatted;
     int len = redisFormatCommandArgv(&formatted, n, words, NULL);
     ck_assert_int_gt(len, 0);
-    memset(answer, 0, sizeof *answer);
-    answer->rig = rig;
-    answer->close_link = close_link;
+    *answer = kept;
     answer->bytes = malloc((size_t)len);
     ck_assert_ptr_nonnull(answer->bytes);
     memcpy(answer->bytes, formatted, (size_t)len);
     redisFreeCommand(formatted);
-    int status = weir__link_command(rig->link, answer->bytes, (size_t)len, timeout_ms * RIG_MS, on_answer, answer);
+    int status = weir__link_command_late(rig->link, answer->bytes, (size_t)len, timeout_ms * RIG_MS,
+                                         answer->patient ? on_late : NULL, on_answer, answer);
     ck_assert_int_eq(answer->calls, 0); /* never from inside */
     if (status != 0) {
         free(answer->bytes);

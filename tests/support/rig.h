@@ -46,6 +46,9 @@ struct rig_answer {
     uint64_t at;    /* uv_hrtime of the callback */
     char *bytes;
     int close_link; /* closes the link inside the callback */
+    int patient;    /* an answer that is late is wanted too */
+    int lates;      /* times that it was told to be late */
+    int close_late; /* closes the link when told so */
 };
 
 /* Prepares the loop and a config with short times (connect 2 s, stall 100 ms, backoff 2 to 20 ms) that the test may
@@ -58,7 +61,8 @@ void rig_start(struct rig *rig);
 /* The same, and waits until it is up. */
 void rig_up(struct rig *rig);
 
-/* Sends a command, its words ended by NULL. Returns what weir__link_command did. */
+/* Sends a command, its words ended by NULL; of the answer close_link, patient and close_late are kept. Returns what
+ * weir__link_command_late did. */
 int rig_send(struct rig *rig, struct rig_answer *answer, unsigned timeout_ms, const char *word, ...)
     __attribute__((sentinel));
 

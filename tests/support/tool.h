@@ -17,9 +17,9 @@ void tool_run(struct tool_run *run, const char *word, ...) __attribute__((sentin
 /* Any program: argv[0] is looked up in PATH. */
 void tool_run_program(struct tool_run *run, const char *const *argv);
 
-/* In a child that is to become the `weir` command: as execv, in the emulator, if any, that runs the test. At most 32
- * words. */
-void tool_exec(const char *path, char *const argv[]);
+/* In a child that is to become the `weir` command, by its path: as execv, in the emulator, if any, that runs the test.
+ * At most 32 words. */
+void tool_exec(char *const argv[]);
 
 /* A member of the object that was printed: a number (true: 1, false: 0, null: NaN). Fails the test where there is none,
  * or two. */

@@ -15,18 +15,25 @@
 #include "support/node.h"
 #include "support/redis_server.h"
 
+enum trial_mode { TRIAL_BOTH = 0, TRIAL_HYBRID, TRIAL_STRICT };
+
 struct trial {
     struct redis_server *server;
     struct liar *liar;
+    struct liar *sentinel; /* names the proxy as the master; NULL: none */
+    unsigned db;
     struct node node;
     weir_policy_id small, strict;
     long p, q;              /* admitted */
     long certain, doubtful; /* of strict: admitted by Redis; answered by the outage policy */
     long degraded;          /* takes of p that said so */
+    enum trial_mode only;   /* what trial_load takes; the test may set it */
 };
 
 struct trial_options {
     const char *login; /* "jane:s3cret@"; NULL: none */
+    unsigned db;       /* which of Redis' databases */
+    int sentinel;      /* the proxy is found by asking a Sentinel */
     int persist;       /* Redis keeps its data over a restart */
 };
 
@@ -36,9 +43,22 @@ void trial_open(struct trial *trial, const struct trial_options *options);
 /* Takes for so long; `often` (may be NULL) is called every 20 ms. */
 void trial_load(struct trial *trial, unsigned ms, void (*often)(void));
 
-/* Waits until Redis answers, strict verdicts are its own again and nothing is left to report; then looks at the bounds.
+/* Takes until that is logged. */
+void trial_load_until_said(struct trial *trial, const char *text);
+
+/* The same until p is answered by its outage policy. */
+void trial_load_until_degraded(struct trial *trial);
+
+/* Waits until Redis answers and nothing is left to report. */
+void trial_settle(struct trial *trial);
+
+/* The same, and until strict verdicts are its own again; then looks at the bounds.
  * forgets: Redis lost its state, so what it alone knew (of strict) is gone. */
 void trial_recover(struct trial *trial, int forgets);
+
+/* The same in two steps: the sync is open between them, and what is admitted there is looked at as well. */
+void trial_check(struct trial *trial, int forgets);
+void trial_end(struct trial *trial);
 
 void trial_close(struct trial *trial);
 
