@@ -25,7 +25,7 @@ struct stream {
     char bytes[ROOM];
 };
 
-enum fate { PASS, LATE, SWALLOWED };
+enum fate { PASS, UNHEARD, SWALLOWED };
 
 /* A command under way. */
 struct command {
@@ -132,11 +132,11 @@ static int take_command(struct proxy *proxy, struct pair *pair, const char *byte
         return -1;
     }
     if (is_batch(bytes, len)) {
-        command.fate = strikes(proxy) ? SWALLOWED : strikes(proxy) ? LATE : PASS;
+        command.fate = strikes(proxy) ? SWALLOWED : strikes(proxy) ? UNHEARD : PASS;
     }
     if (command.fate != PASS) {
         command.due = bench_clock_ns() + proxy->late_ns;
-        atomic_fetch_add_explicit(&proxy->lost[command.fate == LATE], 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&proxy->lost[command.fate == UNHEARD], 1, memory_order_relaxed);
     }
     pair->line[(pair->head + pair->count++) % PENDING] = command;
     return command.fate == SWALLOWED ? 0 : send_all(pair->server.fd, bytes, len);
@@ -175,7 +175,8 @@ static int give_answers(struct pair *pair)
         if (command->fate != SWALLOWED && (len = resp_length(from->bytes + at, from->len - at)) <= 0) {
             break;
         }
-        if (send_all(pair->client.fd, len ? from->bytes + at : error, len ? (size_t)len : sizeof error - 1) != 0) {
+        if (command->fate == PASS ? send_all(pair->client.fd, from->bytes + at, (size_t)len)
+                                  : send_all(pair->client.fd, error, sizeof error - 1)) {
             return -1;
         }
         at += (size_t)len;

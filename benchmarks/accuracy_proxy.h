@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A process between limiters and Redis that loses batches and answers. A connection keeps its order, so what is lost
- * keeps its place in line: a lost batch never reaches Redis, and a lost answer, or an error in a lost batch's place,
- * comes when nobody waits for it any more. What is behind it waits as well, as in a network that repeats a segment.
+ * keeps its place in line: a lost batch never reaches Redis, a lost answer never leaves here, and in the place of
+ * either an error comes when its time has passed. What is behind it waits as well, as in a network that repeats a
+ * segment.
  *
  * Owns its listening socket and the process. Must not know what is lost.
  */
@@ -18,8 +19,8 @@ struct accuracy_proxy {
     _Atomic uint64_t *lost; /* [2], shared: batches, answers */
 };
 
-/* Listens beside `upstream` (a unix socket's path); loses each with probability `loss`. late_ms: longer than a client
- * waits. Dies where it can't. */
+/* Listens beside `upstream` (a unix socket's path); loses each with probability `loss`. late_ms: until the
+ * error comes. Dies where it can't. */
 void accuracy_proxy_open(struct accuracy_proxy *proxy, const char *upstream, double loss, unsigned late_ms);
 void accuracy_proxy_close(struct accuracy_proxy *proxy);
 

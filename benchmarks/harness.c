@@ -229,18 +229,17 @@ static void choose_ops(struct team *team, struct bench_side *side, unsigned tria
         team_trial(team, side, side->ops);
         return;
     }
-    for (int tries = 0; tries < 40; tries++) {
+    /* Settled more than once: what is slow when it begins, and quick before long, would stay with trials too short. */
+    for (int tries = 0, settled = 0; tries < 60 && settled < 4; tries++) {
         double ns = bench_ns((double)team_trial(team, side, ops));
         if (ns < goal / 2) {
             ops *= 2;
+            settled = 0;
             continue;
         }
         double better = (double)ops * goal / ns;
-        int settled = ns < goal * 2;
+        settled = ns < goal * 2 ? settled + 1 : 0;
         ops = better > 64 ? (size_t)better : 64;
-        if (settled) {
-            break;
-        }
     }
     side->ops = ops;
 }
@@ -340,6 +339,33 @@ double bench_ratio(const struct bench_side *a, const struct bench_side *b)
 double bench_speedup(const struct bench_side *a, const struct bench_side *b)
 {
     return median_of(b, a, (double)a->threads / b->threads);
+}
+
+uint64_t bench_arithmetic(void *arg, unsigned thread, size_t ops)
+{
+    uint64_t a = 1, b = 2, c = 3, d = 4, e = 5, f = 6;
+    (void)arg;
+    (void)thread;
+    for (size_t i = 0; i < ops; i++) {
+        a += i, b += i, c += i, d += i, e += i, f += i;
+        __asm__ volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d), "+r"(e), "+r"(f));
+    }
+    bench_keep(a + b + c + d + e + f);
+    return ops;
+}
+
+double bench_machine(void)
+{
+    static double alone; /* ns of an operation: the best so far */
+    struct bench_side sides[] = {
+        {.name = "arithmetic, 1 thread", .work = bench_arithmetic},
+        {.name = "arithmetic, 2 threads", .work = bench_arithmetic, .threads = 2},
+    };
+    bench_run(sides, 2, 9, 200);
+    double one = bench_median(&sides[0]), two = bench_median(&sides[1]);
+    bench_free(sides, 2);
+    alone = alone == 0 || one < alone ? one : alone;
+    return 2 * alone / two;
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */

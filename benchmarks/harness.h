@@ -96,6 +96,13 @@ double bench_speedup(const struct bench_side *a, const struct bench_side *b);
 
 double bench_quantile(double *values, size_t n, double q); /* sorts values */
 
+/* A bench_work that needs nothing but a CPU: additions that don't wait for each other or for memory. */
+uint64_t bench_arithmetic(void *arg, unsigned thread, size_t ops);
+
+/* How much two CPUs get done at this moment (5 ms), in times of what one did at its best: near 2, or 1.4 and less where
+ * the host of a virtual machine lets both be one of its own, or others have them. */
+double bench_machine(void);
+
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 enum bench_goal { BENCH_AT_MOST, BENCH_AT_LEAST };

@@ -11,7 +11,7 @@
 static const char usage[] =
     "usage: weir-bench local [--json] [--rows L1,L2] [--quick]   decisions in the process: rows L1 to L10, peers\n"
     "       weir-bench accuracy [--json] [--rows A1,A2] [--quick] fleets on a real Redis: rows A1 to A10\n"
-    "       weir-bench redis [--json] [--rows R1,R2] [--quick]   strict mode and reconciliation: rows R1 to R10\n"
+    "       weir-bench redis [--json] [--rows R1,R2] [--quick]   strict mode and reconciliation: rows R1 to R11\n"
     "       weir-bench fleet [--json] [--rows hybrid,gcra-lua] [--pictures FOLDER]  every way to share a limit\n"
     "       weir-bench keyed [--json] [--quick]                  1,000 to 10 million keys, uniform and Zipf\n"
     "       weir-bench peers [--json] [--quick]                  other limiters, those that are installed\n";

@@ -13,24 +13,31 @@
 
 /* Paths come from the build; "" where the build did not find what it needs. */
 static const struct peer {
-    const char *name, *needs;
+    const char *name, *needs, *work;
     const char *argv[6]; /* argv[0] without a slash and with `beside`: built beside this program */
     int beside;
     unsigned threads_max;
 } peers[] = {
-    {"mutex + double (C)", "", {"peer-mutex"}, 1, 2},
-    {"DPDK rte_meter (C)", "libdpdk-dev", {"peer-meter"}, 1, 1},
+    {"mutex + double (C)", "", "one bucket", {"peer-mutex"}, 1, 2},
+    {"DPDK rte_meter (C)", "libdpdk-dev", "a thread's own", {"peer-meter"}, 1, 1},
     {"x/time/rate (Go)",
      "golang-go golang-golang-x-time-dev golang-github-juju-ratelimit-dev",
+     "one bucket",
      {"peer-golimit", "xtime"},
      1,
      2},
     {"juju/ratelimit (Go)",
      "golang-go golang-golang-x-time-dev golang-github-juju-ratelimit-dev",
+     "one bucket",
      {"peer-golimit", "juju"},
      1,
      2},
-    {"Guava RateLimiter (Java)", "default-jdk-headless libguava-java", {"java", "-cp", NULL, "GuavaLimit"}, 0, 2},
+    {"Guava RateLimiter (Java)",
+     "default-jdk-headless libguava-java",
+     "one bucket",
+     {"java", "-cp", NULL, "GuavaLimit"},
+     0,
+     2},
 };
 
 #define TRIAL_US 20000
@@ -141,7 +148,7 @@ static void run_peer(const struct bench_options *options, struct weir *w, weir_p
             {.name = "handle take", .work = weir_trial, .arg = &run, .threads = run.threads},
         };
         bench_run(sides, 2, options->quick ? 11 : 31, TRIAL_US);
-        peers_report(options, peer->name, "one bucket", &sides[0], &sides[1], run.threads);
+        peers_report(options, peer->name, peer->work, &sides[0], &sides[1], run.threads);
         bench_free(sides, 2);
     }
     weir_key_close(run.key);

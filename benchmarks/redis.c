@@ -136,7 +136,7 @@ static int wanted(const struct bench_options *options, const char *const ids[], 
 
 void redis_rows(const struct bench_options *options)
 {
-    static const char *const ids[] = {"R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10"};
+    static const char *const ids[] = {"R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11"};
     struct bench_redis redis;
     struct bench_call call;
     const char *why = bench_redis_open(&redis);
@@ -157,6 +157,9 @@ void redis_rows(const struct bench_options *options)
     }
     if (wanted(options, ids + 3, 3)) {
         reconcile_rows(options, &redis);
+    }
+    if (wanted(options, ids + 10, 1)) {
+        circuit_row(options);
     }
     bench_redis_close(&redis);
 }

@@ -17,7 +17,7 @@
 
 static void note(struct histogram *h, uint64_t ticks)
 {
-    unsigned shift = ticks >= 2 * HISTOGRAM_STEPS ? 58u - (unsigned)__builtin_clzll(ticks) : 0;
+    unsigned shift = ticks >= 2 * HISTOGRAM_STEPS ? 55u - (unsigned)__builtin_clzll(ticks) : 0;
     h->counts[shift * HISTOGRAM_STEPS + (ticks >> shift)]++;
     h->total++;
 }
@@ -31,6 +31,15 @@ double histogram_us(const struct histogram *h, double q)
     }
     unsigned shift = i < 2 * HISTOGRAM_STEPS ? 0 : (unsigned)(i / HISTOGRAM_STEPS) - 1;
     return bench_ns((double)((i - shift * HISTOGRAM_STEPS) << shift)) / 1e3;
+}
+
+void histogram_move(struct histogram *to, struct histogram *from)
+{
+    for (size_t i = 0; i < sizeof to->counts / sizeof to->counts[0]; i++) {
+        to->counts[i] += from->counts[i];
+    }
+    to->total += from->total;
+    memset(from, 0, sizeof *from);
 }
 
 /* ---- asking ------------------------------------------------------------------------------------------------------ */
@@ -128,7 +137,8 @@ struct callers *callers_open(const char *uri, const struct bench_node_options *o
         callers->each[i].all = callers;
     }
     own.mode = WEIR_STRICT;
-    own.limit = own.burst = 100000000; /* never the limit: what is measured is admission */
+    own.limit = 100000000; /* never the limit: what is measured is admission */
+    own.burst = options->burst != 0 ? options->burst : own.limit;
     bench_node_open(&callers->node, uri, NULL, &own);
     return callers;
 }

@@ -12,13 +12,16 @@
 
 #define CALLERS_MAX 8192u
 
-/* Ticks, 32 steps to each doubling. */
-#define HISTOGRAM_STEPS 32u
+/* Ticks, 256 steps to each doubling: what a median says is good to 0.4 %. */
+#define HISTOGRAM_STEPS 256u
 struct histogram {
     uint64_t counts[64 * HISTOGRAM_STEPS], total;
 };
 
 double histogram_us(const struct histogram *h, double q);
+
+/* Adds all of `from`, which is empty then. */
+void histogram_move(struct histogram *to, struct histogram *from);
 
 struct callers;
 
@@ -37,7 +40,7 @@ struct callers {
     int closed;
 };
 
-/* A limiter with a strict policy that never denies. */
+/* A limiter with a strict policy that never denies: 10^8 a second, and as many at once where options->burst is 0. */
 struct callers *callers_open(const char *uri, const struct bench_node_options *options, unsigned keys);
 void callers_close(struct callers *callers);
 

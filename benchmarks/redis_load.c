@@ -31,11 +31,15 @@ static void on_done(void *arg, int status, uint64_t unsent)
     *(int *)arg = 1;
 }
 
-static void turn_until(struct bench_node *node, const int *done, const char *doing)
+static void turn_until(struct bench_node *node, const int *done, const char *doing, void (*between)(void *arg),
+                       void *arg)
 {
     uint64_t end = bench_clock_ns() + UINT64_C(70000000000);
     while (*done == 0 && bench_clock_ns() < end) {
         uv_run(node->loop, UV_RUN_ONCE);
+        if (between != NULL) {
+            between(arg);
+        }
     }
     if (*done != 1) {
         bench_die("%s did not succeed", doing);
@@ -104,18 +108,18 @@ void bench_node_open(struct bench_node *node, const char *uri, struct uv_loop_s 
     }
 }
 
-void bench_node_flush(struct bench_node *node)
+void bench_node_flush(struct bench_node *node, void (*between)(void *arg), void *arg)
 {
     int done = 0;
     limiter_check(weir_sync_flush(node->sync, on_done, &done), "weir_sync_flush");
-    turn_until(node, &done, "a flush");
+    turn_until(node, &done, "a flush", between, arg);
 }
 
 void bench_node_close(struct bench_node *node)
 {
     int done = 0;
     limiter_check(weir_sync_close(node->sync, on_done, &done), "weir_sync_close");
-    turn_until(node, &done, "closing");
+    turn_until(node, &done, "closing", NULL, NULL);
     if (node->own_loop) {
         end_loop(node->loop);
     }

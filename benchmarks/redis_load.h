@@ -34,8 +34,8 @@ void bench_node_open(struct bench_node *node, const char *uri, struct uv_loop_s 
                      const struct bench_node_options *options);
 void bench_node_close(struct bench_node *node);
 
-/* Runs the loop until everything that was spent has been acknowledged. */
-void bench_node_flush(struct bench_node *node);
+/* Runs the loop until everything that was spent has been acknowledged. between: called after each turn, or NULL. */
+void bench_node_flush(struct bench_node *node, void (*between)(void *arg), void *arg);
 
 /* s that the calling thread has spent. */
 double bench_cpu(void);
@@ -50,6 +50,9 @@ static inline int bench_key(char key[32], unsigned number)
     key[0] = 'u', key[1] = 's', key[2] = 'e', key[3] = 'r', key[4] = ':';
     return 17;
 }
+
+/* R11. */
+void circuit_row(const struct bench_options *options);
 
 /* R4 to R6. */
 void reconcile_rows(const struct bench_options *options, struct bench_redis *redis);

@@ -17,6 +17,7 @@ struct bench_redis {
     struct redisContext *control;
     struct redisContext *monitor;
     char uri[128];
+    double waited; /* when the watch began */
 };
 
 /* NULL, or why there is none (then nothing is left to close). */
@@ -29,9 +30,11 @@ int bench_redis_port(struct bench_redis *redis);
 double bench_redis_cpu(struct bench_redis *redis);   /* s that the server has spent */
 double bench_redis_bytes(struct bench_redis *redis); /* that it has received */
 
-/* Notes scripts from now on; ends that: the quantile and the largest of those that took 50 us or more, in ms. */
+/* Notes scripts from now on; ends that: the quantile and the largest of those that took 50 us or more, in ms, and for
+ * how long the server wanted a CPU meanwhile and got none, which its clock counts as a script's time (0 where the
+ * system doesn't tell). */
 void bench_redis_watch(struct bench_redis *redis);
-void bench_redis_watched(struct bench_redis *redis, double q, double *quantile, double *largest);
+void bench_redis_watched(struct bench_redis *redis, double q, double *quantile, double *largest, double *waited);
 
 /* One call of a script as Redis got it: the script and what was passed. */
 struct bench_call {

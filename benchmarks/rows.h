@@ -11,7 +11,7 @@ void tail_rows(const struct bench_options *options);      /* L9 */
 void callgrind_rows(const struct bench_options *options); /* L10 */
 void accuracy_rows(const struct bench_options *options);  /* A1 to A10 */
 
-void redis_rows(const struct bench_options *options); /* R1 to R10 */
+void redis_rows(const struct bench_options *options); /* R1 to R11 */
 void fleet_rows(const struct bench_options *options); /* every strategy, and pictures */
 
 /* Every size, distribution and number of threads: not rows with goals, but the picture that L6 and L7 are points of. */
