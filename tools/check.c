@@ -115,19 +115,20 @@ static int find_numbers(struct check *c)
     return EXIT_DONE;
 }
 
-static int is_up(struct weir *w)
+/* Does Redis answer for that key? A cluster has masters that are found sooner, and later. */
+static int is_up(const struct check *c, struct weir *w, weir_policy_id id)
 {
-    struct weir_stats stats = {.size = sizeof stats};
-    return weir_stats_get(w, &stats) == 0 && stats.store_up;
+    struct weir_result result;
+    return weir_peek(w, id, c->key, strlen(c->key), 0, &result) >= 0 && !(result.flags & WEIR_DEGRADED);
 }
 
-/* Waits until Redis takes commands: before that the outage policy would answer at once. */
-static int wait_for_store(struct weir *w, uint64_t timeout_ns)
+/* Waits until it does: before that the outage policy would answer at once. */
+static int wait_for_store(const struct check *c, struct weir *w, weir_policy_id id)
 {
     static const struct timespec step = {.tv_nsec = POLL_NS};
     uint64_t began = weir_now(w);
-    while (!is_up(w)) {
-        if (weir_now(w) - began > timeout_ns) {
+    while (!is_up(c, w, id)) {
+        if (weir_now(w) - began > c->store.timeout_ms * MS) {
             return -1;
         }
         nanosleep(&step, NULL);
@@ -154,7 +155,7 @@ static int ask(struct check *c, struct weir *w, struct weir_result *result)
         args_wrong(&command, "%s", weir_strerror(status));
         return WEIR_E_INVAL;
     }
-    if (wait_for_store(w, c->store.timeout_ms * MS) == 0) {
+    if (wait_for_store(c, w, id) == 0) {
         struct weir_request request = {
             .policy = id, .key = c->key, .key_len = strlen(c->key), .cost = (int64_t)c->cost};
         status = weir_take_wait(w, &request, 0, result);

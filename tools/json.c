@@ -5,12 +5,19 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "lib/text.h"
+
 static void put_text(FILE *file, const char *text)
 {
     putc('"', file);
-    for (; *text; text++) {
+    for (size_t n; *text; text += n ? n : 1) {
         unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') {
+        n = c < 0x80 ? 1 : weir__text_utf8(text);
+        if (n == 0) {
+            fputs("\\ufffd", file); /* a key may be any bytes, JSON is UTF-8 */
+        } else if (n > 1) {
+            fwrite(text, 1, n, file);
+        } else if (c == '"' || c == '\\') {
             putc('\\', file);
             putc(c, file);
         } else if (c < 0x20) {

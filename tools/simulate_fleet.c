@@ -334,13 +334,26 @@ static void ask(struct simulate_world *world, uint32_t i, int64_t cost)
         simulate_post(world, arrives, SIMULATE_QUERY, i, 0, cost);
 }
 
+void simulate_arrive(struct simulate_world *world)
+{
+    if (!world->o->lose_ns || world->has_lost || world->now < SIMULATE_START + world->o->lose_ns)
+        return;
+    world->has_lost = 1;
+    simulate_store_forget(&world->store);
+    if (world->o->watch)
+        world->o->watch->lose(world->o->watch->ctx);
+}
+
 /* What was admitted there and got lost on its way back is denied: the caller has gone. */
 static void query(struct simulate_world *world, uint32_t i, int64_t cost)
 {
     uint64_t back = world->now + simulate_delay(world);
     double free;
     uint32_t flags = world->o->on_outage == WEIR_OUTAGE_LOCAL ? WEIR__WIRE_OUTAGE_LOCAL : 0;
-    int admitted = simulate_store_take(&world->store, &world->numbers, flags, (double)world->now / 1e9, cost, &free);
+    int admitted;
+
+    simulate_arrive(world);
+    admitted = simulate_store_take(&world->store, &world->numbers, flags, (double)world->now / 1e9, cost, &free);
 
     if (world->o->watch)
         world->o->watch->take(world->o->watch->ctx, (double)world->now / 1e9, cost, admitted, free);
@@ -437,20 +450,19 @@ static void run(struct simulate_world *world)
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 /* The contract: what may be lent, and the rate for the longest round trip; for a timeout where answers are lost, or a
- * slice's lifetime where a sync thread stands still; one token a process where the budget holds less than that; and
- * where a fleet grows, what nodes that were promised more before may still have in use. */
+ * slice's lifetime where a sync thread stands still; one token a process where the budget holds less than that, or the
+ * fleet grows: a new process has no part of it before the others have given one back. */
 static double bound_of(const struct simulate_world *world)
 {
     const struct simulate_options *o = world->o;
     double tokens = (double)o->max_overshoot + world->rate * 1.2 * (double)o->rtt_ns / 1e9;
+    int grows = o->workload == SIMULATE_JOIN || world->processes > o->nodes;
 
-    if (o->workload == SIMULATE_JOIN || world->processes > o->nodes)
-        tokens += floor(0.75 * (double)o->max_overshoot);
     if (world->result->stalls > 0) /* nobody pauses its slice before it ends */
         tokens += world->rate * (1.5 * simulate_interval(o) + 2 * (double)o->timeout_ns / 1e9);
     else if (world->result->lost > 0)
         tokens += world->rate * (double)o->timeout_ns / 1e9;
-    if (o->unknown == WEIR_UNKNOWN_ADMIT && 0.75 * (double)o->max_overshoot < (double)world->processes)
+    if (o->unknown == WEIR_UNKNOWN_ADMIT && (grows || 0.75 * (double)o->max_overshoot < (double)world->processes))
         tokens += (double)world->processes;
     return tokens;
 }

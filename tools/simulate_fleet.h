@@ -47,6 +47,7 @@ struct simulate_watch {
     void (*sync)(void *ctx, const struct weir__wire_batch *batch, const struct weir__wire_head *head,
                  const struct weir__wire_grant *grant);
     void (*take)(void *ctx, double now, int64_t cost, int admitted, double free);
+    void (*lose)(void *ctx); /* it has lost its state */
 };
 
 struct simulate_options {
@@ -62,6 +63,7 @@ struct simulate_options {
     double async;        /* the part of takes that asks Redis where memory has too little (hybrid) */
     double crash, stall; /* a second and node: it dies and another takes its place; its sync thread stands still */
     uint64_t stall_ns;   /* at most */
+    uint64_t lose_ns;    /* Redis loses its state once so much time has passed; 0: never */
     enum weir_on_outage on_outage;
     enum weir_unknown unknown;
     const struct simulate_watch *watch; /* NULL: nobody */

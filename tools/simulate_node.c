@@ -12,6 +12,7 @@
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
 #define PROBE_NS (100 * MS)
+#define AT_ONCE 2u
 #define PRESENCE_NS (25 * SECOND)
 #define Q0_NS ((uint64_t)((WEIR__WIRE_LIVE - 10) * 1e9))
 #define TRIES 8u /* answers that are remembered: a late one's try is long over */
@@ -39,7 +40,7 @@ struct simulate_node {
     uint32_t slot;
     int held, known;
     int64_t carried;
-    double total, max_cost;
+    double total, max_cost, fallback;
     uint64_t total_at, reported_at;
     struct weir__demand demand;
     /* its report; queued: not in a batch yet */
@@ -128,11 +129,6 @@ static void settle(struct simulate_node *n)
 
 /* ---- batches: batch.c -------------------------------------------------------------------------------------------- */
 
-static double total_by_now(const struct simulate_node *n)
-{
-    return fmin(n->terms.burst, n->total + n->terms.rate * seconds(n->world->now - n->total_at));
-}
-
 static void greet(struct simulate_node *n)
 {
     int hello = n->epoch == 0 || n->world->now - n->answered_at > (uint64_t)(WEIR__WIRE_REMEMBER / 2 * 1e9);
@@ -140,12 +136,16 @@ static void greet(struct simulate_node *n)
     if (n->wire.count) {
         n->record.known = n->known && n->total_at < n->lost_at;
         if (n->record.known) {
-            n->record.seed = total_by_now(n);
+            n->record.seed = n->total;
+            n->record.seed_age = seconds(n->world->now - n->total_at);
+            n->record.fallback = n->fallback > 0 ? n->fallback : n->terms.rate / fmax(1, n->nodes);
             hello = 1;
         }
     }
-    if (hello)
+    if (hello) {
         n->wire.flags |= WEIR__WIRE_HELLO;
+        n->wire.nodes = n->nodes;
+    }
 }
 
 static void launch(struct simulate_node *n)
@@ -245,6 +245,8 @@ static void apply(struct simulate_node *n, const struct weir__wire_grant *grant)
     weir__seam_apply(n->w, n->slot, now, &force);
     n->known = 1;
     n->total = grant->total;
+    if (out->slice)
+        n->fallback = grant->fallback;
     n->total_at = now;
     n->held = out->slice ? !weir__slice_nothing(&ask, &answer) : answer.level < 0;
     n->carried = grant->carried < out->spent ? grant->carried : out->spent > 0 ? out->spent : 0;
@@ -288,12 +290,12 @@ static void receive(struct simulate_node *n, uint32_t try)
 /* The answer is late: what is held grows no more, and the same bytes go again. */
 static void fail(struct simulate_node *n)
 {
-    uint64_t pause = n->tries == 0 ? 0 : PROBE_NS;
+    uint64_t pause = n->tries < AT_ONCE ? 0 : PROBE_NS;
 
     if (n->tries == 0 && n->wire.count && n->out.rate > 0)
-        weir__seam_pause(n->w, n->slot, n->world->now);
+        weir__seam_pause(n->w, n->slot, n->sent_at + n->world->o->timeout_ns);
     if (n->tries == 0)
-        n->rtt = weir__slice_rtt(n->rtt, seconds(n->world->o->timeout_ns));
+        n->rtt = weir__slice_late(n->rtt, seconds(n->world->o->timeout_ns));
     n->tries++;
     n->waiting = 1;
     simulate_post(n->world, n->world->now + pause, SIMULATE_SEND, n->index, n->try, 0);
@@ -358,6 +360,7 @@ static void execute(struct simulate_node *n, uint32_t try)
     struct simulate_world *world = n->world;
     uint64_t back = world->now + simulate_delay(world);
 
+    simulate_arrive(world);
     n->wire.test_now = seconds(world->now);
     if (simulate_store_sync(&world->store, &n->wire, &n->heads[try % TRIES], &n->grants[try % TRIES]) != 0)
         world->status = WEIR_E_NOMEM;

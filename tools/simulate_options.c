@@ -45,8 +45,8 @@ static const char help[] =
     "was admitted over what one perfect bucket would have admitted of the same demand. False denials are the part of\n"
     "the demand that was denied though a bucket that had admitted the same held it and a twentieth of the burst more.\n"
     "Exit status: 0, or 1 where hybrid nodes went past their bound: max_overshoot + rate x round trip; + rate x\n"
-    "timeout with losses; + a token a node where max_overshoot is smaller than the fleet; + 3/4 max_overshoot where\n"
-    "nodes join. An outage that `local` or `open` answered has none.\n";
+    "timeout with losses; + a token a node where max_overshoot is smaller than the fleet or nodes join. An outage\n"
+    "that `local` or `open` answered has none.\n";
 
 enum simulate_option {
     OPT_NODES = 256,

@@ -10,9 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define US 1e6
-#define LIVE (60 * US)
-#define REMEMBER (600 * US)
+#include "tools/simulate_members.h"
+
+#define US SIMULATE_US
+#define LIVE SIMULATE_LIVE
+#define REMEMBER SIMULATE_REMEMBER
+#define STRAGGLE (10 * US)
+#define AWAY (6 * US)
 #define NOTHING_SEEN 1e300
 
 /* One script at work. */
@@ -23,6 +27,7 @@ struct script {
     int gathering, outage;
     int own; /* index of the asking node's slice; -1: none */
     int woke;
+    double rate; /* what is to be given */
 };
 
 /* ---- the header -------------------------------------------------------------------------------------------------- */
@@ -30,7 +35,38 @@ struct script {
 static void lost(struct simulate_store *s, double now)
 {
     s->epoch++;
+    s->began = now;
     s->recover = now + s->life;
+    s->settled = now + REMEMBER;
+    s->came = s->expected = 0;
+}
+
+static void estranged(struct simulate_store *s, double now, int fresh)
+{
+    if (s->recover != 0 && !fresh)
+        return;
+    lost(s, now);
+    if (!fresh && now <= s->created + LIVE)
+        s->began = s->created;
+}
+
+static void came(struct simulate_store *s, double now, double nodes)
+{
+    s->came++;
+    s->expected = fmax(s->expected, nodes);
+    s->settled = s->came >= s->expected ? fmax(s->recover, now + STRAGGLE) : s->recover - s->life + REMEMBER;
+}
+
+static double recalled(const struct simulate_store *s, double now, double level, double age, double *out)
+{
+    double since = s->began == 0 ? 0 : now - s->began;
+
+    *out = fmax(0, fmin(LIVE, *out - since));
+    if (age > since) {
+        level = fmin(s->burst, level + s->rate * fmax(0, age - since - *out));
+        age = since;
+    }
+    return level + s->rate * (now - (now - age));
 }
 
 static double generation_length(const struct weir__wire_numbers *n)
@@ -48,7 +84,7 @@ static void create(struct simulate_store *s, const struct weir__wire_numbers *n,
     s->interval = n->interval * US;
     s->timeout = n->timeout * US;
     s->life = 1.5 * s->interval + 2 * s->timeout;
-    s->high = s->swept = now;
+    s->high = s->swept = s->created = now;
     s->epoch++;
     s->length = generation_length(n);
     s->flip = now + s->length;
@@ -114,82 +150,6 @@ static void head_of(const struct simulate_store *s, double now, enum weir__wire_
                                      .shards = 1};
 }
 
-static struct simulate_member *find_member(struct simulate_store *s, const uint8_t *id)
-{
-    for (uint32_t i = 0; i < s->member_count; i++)
-        if (memcmp(s->members[i].id, id, WEIR__WIRE_ID) == 0)
-            return &s->members[i];
-    return NULL;
-}
-
-static struct simulate_member *add_member(struct simulate_store *s, const uint8_t *id)
-{
-    if (s->member_count == s->member_room) {
-        uint32_t room = s->member_room ? 2 * s->member_room : 16;
-        struct simulate_member *more = realloc(s->members, room * sizeof *more);
-        if (!more)
-            return NULL;
-        s->members = more;
-        s->member_room = room;
-    }
-    struct simulate_member *member = &s->members[s->member_count++];
-    memset(member, 0, sizeof *member);
-    memcpy(member->id, id, WEIR__WIRE_ID);
-    return member;
-}
-
-static void count_nodes(struct simulate_store *s, double now)
-{
-    uint32_t kept = 0;
-
-    s->nodes = s->promised = 0;
-    s->swept = now;
-    for (uint32_t i = 0; i < s->member_count; i++) {
-        const struct simulate_member *member = &s->members[i];
-        if (member->said >= now - LIVE) {
-            s->nodes++;
-            s->promised += member->counted;
-        }
-        if (member->said >= now - REMEMBER)
-            s->members[kept++] = *member;
-    }
-    s->member_count = kept;
-}
-
-/* known: what the shard remembered of the node, or NULL. Returns its overdraft; *counted: what is reserved for it. */
-static double promise(struct simulate_store *s, const struct simulate_member *known, double now, double *counted)
-{
-    double heard = known ? known->q0 : 0, said = known ? known->said : 0, q0;
-    int is_known = known != NULL;
-
-    *counted = known ? known->counted : 0;
-    if (now >= s->swept + 10 * US)
-        count_nodes(s, now);
-    double others = s->promised;
-    if (is_known && said >= s->swept - LIVE)
-        others -= *counted;
-    else
-        s->nodes++;
-    double each = floor(0.75 * s->over / s->nodes + 1e-9), want = each * s->nodes;
-    if (s->raised == 0) {
-        s->reserve = want;
-        s->raised = now;
-        s->promisable = s->recover == 0 ? want : 0;
-    } else if (want > s->reserve) {
-        s->reserve = want;
-        s->raised = now;
-    } else if (now >= s->raised + s->length) {
-        s->promisable = s->reserve;
-    }
-    q0 = fmax(0, fmin(each, floor(s->promisable - others + 1e-9)));
-    *counted = said >= now - LIVE && heard > q0 ? heard : q0;
-    s->promised = others + *counted;
-    if (want < s->reserve && s->promised <= want)
-        s->reserve = want;
-    s->promisable = fmin(s->promisable, s->reserve);
-    return q0;
-}
-
 /* ---- the key: slices.lua ----------------------------------------------------------------------------------------- */
 
 static double plain(const struct script *c)
@@ -218,6 +178,7 @@ static int expire(struct script *c, struct simulate_slice *slice, double bury, d
         slice->cap = 0;
         c->k->level -= p;
         c->k->expected -= p;
+        c->k->charged += p;
     }
     slice->reserved = *reserved = p;
     return !(slice->demand < 0 && p == 0 && slice->credit == 0);
@@ -263,6 +224,13 @@ static void rebuild(struct script *c, double bury, double cut)
     k->sweep = c->now + c->s->interval;
 }
 
+static double unnoticed(const struct simulate_store *s, double level, double at)
+{
+    if (at < s->began || at >= s->recover - s->life)
+        return 0;
+    return fmax(0, s->burst + s->rate * (at - s->began) - level);
+}
+
 static void load(struct script *c, double back)
 {
     struct simulate_store *s = c->s;
@@ -270,11 +238,14 @@ static void load(struct script *c, double back)
     double now = c->now, since = k->at, gone = fmax(0, now - since);
     double gain = gone > back ? s->rate * (gone - back) : 0;
 
-    if (since < s->recover - s->life)
+    if (since < s->began)
         k->charged = 0;
+    else if (now < s->settled)
+        k->charged = fmax(k->charged, unnoticed(s, k->level, since));
     if (gone > s->life) {
         double cut = c->outage ? fmax(0, fmin(60 * US, gone - 2 * s->timeout)) : 0;
         gain -= k->fallbacks * cut;
+        k->charged += k->fallbacks * cut;
         rebuild(c, since - s->life, cut);
         k->unseen = 0;
         k->outage_end = now;
@@ -301,7 +272,7 @@ static void bring(struct script *c, double back, double seed)
     c->woke = 0;
     if (there && k->form == SIMULATE_SLICED) {
         load(c, back);
-        if (c->now < s->recover && seed - k->charged < k->level)
+        if (seed - k->charged < k->level)
             k->level = k->expected = seed - k->charged;
         return;
     }
@@ -312,12 +283,13 @@ static void bring(struct script *c, double back, double seed)
             level += s->rate * (c->now - back - k->at);
         level = fmin(level, s->burst);
     }
-    if (seed < level && (!there || c->now < s->recover))
-        level = seed;
+    k->charged = there && c->now < s->settled ? unnoticed(s, k->level, k->at) : 0;
+    if (seed - k->charged < level)
+        level = seed - k->charged;
     k->level = k->expected = level;
     k->sweep = c->now + s->interval;
     k->reserved = k->rates = k->fallbacks = k->demands = k->caps = k->holders = k->use = k->unseen = 0;
-    k->outage_end = k->charged = 0;
+    k->outage_end = 0;
     k->count = 0;
 }
 
@@ -341,7 +313,9 @@ static int put(struct script *c, const struct simulate_slice *mine)
     struct simulate_store *s = c->s;
     struct simulate_value *k = c->k;
 
-    k->level += carried(s, k->level);
+    double unpaid = carried(s, k->level);
+    k->level += unpaid;
+    k->charged -= unpaid;
     k->expected = fmax(k->expected, k->level);
     if (c->own >= 0) {
         memmove(&k->slices[c->own], &k->slices[c->own + 1], (k->count - (uint32_t)c->own - 1) * sizeof k->slices[0]);
@@ -353,7 +327,7 @@ static int put(struct script *c, const struct simulate_slice *mine)
         k->slices[k->count++] = *mine;
     }
     k->at = c->now;
-    k->form = k->count == 0 && c->now >= s->recover ? SIMULATE_PLAIN : SIMULATE_SLICED;
+    k->form = k->count == 0 && c->now >= s->settled ? SIMULATE_PLAIN : SIMULATE_SLICED;
     written(s);
     return 0;
 }
@@ -401,7 +375,8 @@ static void sweep(struct script *c)
         rebuild(c, c->now, 0);
 }
 
-static double charge(struct script *c, const uint8_t *id, const struct weir__wire_record *record, double back)
+static double charge(struct script *c, const uint8_t *id, const struct weir__wire_record *record, double back,
+                     double paid)
 {
     struct simulate_store *s = c->s;
     struct simulate_value *k = c->k;
@@ -412,12 +387,13 @@ static double charge(struct script *c, const uint8_t *id, const struct weir__wir
         credit = 0;
     if (off > 0)
         spent = fmax(0, spent - off);
+    credit = fmax(credit, paid);
     if (fall > 0) {
         spent += fmax(0, fmin(fall - credit, k->level - spent + s->burst));
         credit = fmax(0, credit - fall);
     }
     more = (double)record->refunded + s->rate * back;
-    k->charged += spent;
+    k->charged += spent - (double)record->refunded;
     k->level = fmin(k->level - spent + more, top);
     if (k->unseen > 0)
         top += k->unseen;
@@ -438,7 +414,7 @@ static struct share share(const struct script *c, double avail, const struct ask
 {
     const struct simulate_store *s = c->s;
     const struct simulate_value *k = c->k;
-    double r = s->rate, half = s->burst / 2, all = k->demands + a->demand;
+    double r = c->rate, half = s->burst / 2, all = k->demands + a->demand;
     double part = all > a->demand ? a->demand / all : 1, least = fmin(a->want, 2);
     struct share out = {.cap = fmin(a->want, half * part), .part = part};
 
@@ -465,7 +441,7 @@ struct grant {
 
 static double hold(const struct script *c, const struct share *share, double goal, const struct grant *g)
 {
-    double r = c->s->rate, interval = c->s->interval, hold = 0, avail = g->left;
+    double r = c->rate, interval = c->s->interval, hold = 0, avail = g->left;
 
     if (avail < 1) {
         double left = r - c->k->rates;
@@ -482,7 +458,7 @@ static struct grant grant(struct script *c, double sure, const struct ask *a)
 {
     struct simulate_store *s = c->s;
     struct simulate_value *k = c->k;
-    double r = s->rate, pool = fmax(0, s->over - s->reserve), avail = k->expected, g = 0, have, room;
+    double r = c->rate, pool = fmax(0, s->over - s->reserve), avail = k->expected, g = 0, have, room;
 
     if (sure < k->level)
         avail += sure - k->level;
@@ -511,7 +487,7 @@ static struct grant grant(struct script *c, double sure, const struct ask *a)
 
 static struct grant keep(struct script *c, const struct ask *a)
 {
-    double rate = fmax(0, fmin(a->rate, c->s->rate - c->k->rates));
+    double rate = fmax(0, fmin(a->rate, c->rate - c->k->rates));
     struct ask nothing = *a;
     nothing.most = 0;
     struct share sh = share(c, 0, &nothing);
@@ -524,7 +500,22 @@ static struct grant keep(struct script *c, const struct ask *a)
                           .hold = c->s->recover - c->now};
 }
 
-static int long_record(struct script *c, const struct weir__wire_batch *batch, double seed,
+/* For nodes that are not back yet. */
+static double kept_for_others(struct script *c, const struct ask *a)
+{
+    const struct simulate_store *s = c->s;
+    double missing = s->expected - s->came, theirs;
+
+    c->rate = s->rate;
+    if (missing <= 0 || c->now >= s->began + AWAY)
+        return 0;
+    theirs = s->rate * missing / s->expected;
+    c->rate -= theirs;
+    theirs = fmin(theirs, (c->k->demands + a->demand) / (c->k->holders + 1) * missing);
+    return fmin(s->burst, theirs * (c->now - s->began + s->life));
+}
+
+static int long_record(struct script *c, const struct weir__wire_batch *batch, double seed, double paid,
                        struct weir__wire_grant *out)
 {
     struct simulate_store *s = c->s;
@@ -539,8 +530,8 @@ static int long_record(struct script *c, const struct weir__wire_batch *batch, d
     if (age > 0 && is_there(s))
         back = fmax(0, fmin(age, c->now - k->at));
     bring(c, back, seed);
-    double credit = charge(c, batch->node, record, back), inflight = a.rate * batch->rtt * US;
-    double sure = k->level - k->reserved - a.level - inflight;
+    double credit = charge(c, batch->node, record, back, paid), inflight = a.rate * batch->rtt * US;
+    double sure = k->level - k->reserved - kept_for_others(c, &a) - a.level - inflight;
     struct grant g = c->gathering ? keep(c, &a) : grant(c, sure, &a);
     double unpaid = carried(s, k->level), p = g.level + inflight;
     if (unpaid > 0)
@@ -591,7 +582,7 @@ static int short_sliced(struct script *c, const struct weir__wire_batch *batch, 
         k->level = fmin(c->s->burst, k->level);
         sweep(c);
     } else {
-        mine.credit = (float)charge(c, batch->node, record, 0);
+        mine.credit = (float)charge(c, batch->node, record, 0, 0);
         unpaid = carried(c->s, k->level);
     }
     if (unpaid > 0) {
@@ -610,7 +601,7 @@ static int short_record(struct script *c, const struct weir__wire_batch *batch, 
     struct simulate_value *k = c->k;
     const struct weir__wire_record *record = &batch->records[0];
 
-    if (c->gathering || seed < NOTHING_SEEN || (is_there(c->s) && k->form == SIMULATE_SLICED))
+    if (c->now < c->s->settled || seed < NOTHING_SEEN || (is_there(c->s) && k->form == SIMULATE_SLICED))
         return short_sliced(c, batch, seed, out);
     double level = fmin(c->s->burst, plain(c) - (double)record->spent);
     if (carried(c->s, level) > 0)
@@ -636,8 +627,7 @@ static int is_new(struct simulate_store *s, const struct weir__wire_batch *batch
     enum weir__wire_status status = WEIR__WIRE_APPLIED;
 
     if (batch->epoch != 0 && batch->epoch != s->epoch) {
-        if (s->recover == 0 || fresh)
-            lost(s, now);
+        estranged(s, now, fresh);
         status = WEIR__WIRE_LOST;
     } else if (known && seq <= last) {
         if (seq == last) {
@@ -662,29 +652,39 @@ int simulate_store_sync(struct simulate_store *s, const struct weir__wire_batch 
 {
     int fresh, status = 0;
     double now = open_shard(s, &batch->numbers, batch->test_now, &fresh), seed = NOTHING_SEEN;
-    struct simulate_member *member = find_member(s, batch->node);
+    struct simulate_member *member = simulate_find_member(s, batch->node);
     const struct weir__wire_record *record = batch->count ? &batch->records[0] : NULL;
 
     memset(out, 0, sizeof *out);
     if (!is_new(s, batch, member, now, fresh, head, out))
         return 0;
-    double counted, q0 = promise(s, member, now, &counted);
-    member = find_member(s, batch->node); /* counting may have moved it, or forgotten it */
-    if (!member && !(member = add_member(s, batch->node)))
+    if ((batch->flags & WEIR__WIRE_HELLO) && batch->nodes > 0 && (member ? member->said : 0) < s->began &&
+        now < s->began + REMEMBER)
+        came(s, now, batch->nodes);
+    struct simulate_member is = member ? *member : (struct simulate_member){0};
+    simulate_promise(s, &is, now, record ? fmax(0, -record->level) : 0);
+    member = simulate_find_member(s, batch->node); /* counting may have moved it, or forgotten it */
+    if (!member && !(member = simulate_add_member(s, batch->node)))
         return -1;
     struct script c = {.s = s, .k = &s->key, .now = now, .own = -1, .gathering = now < s->recover};
     c.outage = (batch->flags & WEIR__WIRE_OUTAGE_LOCAL) != 0;
-    head_of(s, now, WEIR__WIRE_APPLIED, (double)batch->seq, q0, head);
+    head_of(s, now, WEIR__WIRE_APPLIED, (double)batch->seq, is.q0, head);
     if (record) {
-        if (record->known && (batch->flags & WEIR__WIRE_HELLO))
-            seed = record->seed;
-        status = weir__wire_is_long(record) ? long_record(&c, batch, seed, out) : short_record(&c, batch, seed, out);
+        int is_long = weir__wire_is_long(record);
+        double away = is_long && c.outage ? record->age * US : 0, paid = 0;
+        if (record->known && (batch->flags & WEIR__WIRE_HELLO)) {
+            seed = recalled(s, now, record->seed, record->seed_age * US, &away);
+            paid = record->fallback / US * away;
+        }
+        status = is_long ? long_record(&c, batch, seed, paid, out) : short_record(&c, batch, seed, out);
         out->carried = (int64_t)carried(s, out->total);
     }
     member->seq = (double)batch->seq;
     member->said = now;
-    member->counted = counted;
-    member->q0 = q0;
+    member->counted = is.counted;
+    member->q0 = is.q0;
+    member->told = is.told;
+    member->till = is.till;
     member->head = *head;
     member->grant = *out;
     return status;

@@ -34,7 +34,7 @@ struct simulate_value {
 
 struct simulate_member {
     uint8_t id[WEIR__WIRE_ID];
-    double seq, said, counted, q0;
+    double seq, said, counted, q0, told, till;
     struct weir__wire_head head; /* the answer to its last batch */
     struct weir__wire_grant grant;
     uint32_t count;
@@ -45,7 +45,8 @@ struct simulate_store {
     int exists;
     struct weir__wire_numbers numbers;
     double rate, burst, over, interval, timeout, life, length;
-    double epoch, high, offset, recover, flip, nodes, promised, reserve, promisable, raised, swept;
+    double epoch, high, offset, recover, settled, began, came, expected, created, flip, nodes, promised, reserve,
+        promisable, raised, swept;
     uint64_t generation, key_generation;
     int has_current, has_previous;
     struct simulate_member *members;

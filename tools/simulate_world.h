@@ -61,6 +61,7 @@ struct simulate_world {
     int status; /* the first thing that went wrong */
     struct simulate_store store;
     struct weir__wire_numbers numbers;
+    int has_lost; /* ... its state: options->lose_ns */
     struct simulate_seat seats[SIMULATE_NODES_MAX];
     uint64_t processes; /* ever started */
     uint64_t alive_ns;  /* of all nodes together */
@@ -79,6 +80,9 @@ void simulate_post(struct simulate_world *world, uint64_t at, enum simulate_even
 /* One way, ns; and is what leaves, or arrives, at this time lost? */
 uint64_t simulate_delay(struct simulate_world *world);
 int simulate_is_lost(struct simulate_world *world, uint64_t at);
+
+/* Before anything reaches Redis. */
+void simulate_arrive(struct simulate_world *world);
 
 /* A decision, now. */
 void simulate_admitted(struct simulate_world *world, int64_t cost);

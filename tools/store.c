@@ -11,17 +11,25 @@
 
 #include "sync/link.h"
 #include "sync/store.h"
+#include "sync/uri.h"
 #include "tools/args.h"
 
 #define MS UINT64_C(1000000)
 #define SHARDS_MOST 4096
+#define AGAIN_MS 5
 #define SHARDS_USUAL 64
 
 int store_set(struct store_options *o, int option, const char *text)
 {
+    struct weir__uri uri;
     uint64_t n;
+    int status;
     switch (option) {
-    case STORE_REDIS: o->uri = text; return 0;
+    case STORE_REDIS:
+        o->uri = text;
+        status = weir__uri_parse(text, &uri);
+        weir__uri_wipe(&uri);
+        return status;
     case STORE_PREFIX: o->prefix = text; return 0;
     case STORE_GROUP: o->group = text; return 0;
     case STORE_SHARDS:
@@ -50,7 +58,7 @@ struct visit {
     size_t key_len;
     uint32_t sought; /* shards asked so far, where it is not known how many there are */
     uv_loop_t loop;
-    uv_timer_t deadline;
+    uv_timer_t deadline, again;
     struct weir__store *store;
     struct weir__wire_buf command;
     int done, closing;
@@ -80,6 +88,7 @@ static void leave(struct visit *v)
     if (!v->closing) {
         v->closing = 1;
         uv_close((uv_handle_t *)&v->deadline, NULL);
+        uv_close((uv_handle_t *)&v->again, NULL);
         weir__store_close(v->store, NULL, NULL);
     }
 }
@@ -162,6 +171,12 @@ static void on_reply(void *arg, enum weir__link_kind kind, const struct redisRep
     }
 }
 
+static void on_again(uv_timer_t *timer)
+{
+    ask(timer->data);
+}
+
+/* A cluster is up with the first of its masters; that of the key may still be on its way. */
 static void ask(struct visit *v)
 {
     weir__wire_buf_clear(&v->command);
@@ -169,7 +184,7 @@ static void ask(struct visit *v)
         fail(v, "prefix and names are too long");
     } else if (weir__store_command(v->store, v->command.data, v->command.len, v->options->timeout_ms * MS, on_reply,
                                    v)) {
-        fail(v, "Redis is gone");
+        uv_timer_start(&v->again, on_again, AGAIN_MS, 0);
     }
 }
 
@@ -177,7 +192,7 @@ static void on_state(void *arg, int up, enum weir__link_kind why)
 {
     struct visit *v = arg;
     (void)why;
-    if (up && !v->closing) {
+    if (up && !v->closing && !uv_is_active((uv_handle_t *)&v->again)) {
         ask(v);
     }
 }
@@ -212,13 +227,15 @@ static int visit(struct visit *v, const struct weir__uri *uri)
         return status;
     }
     uv_timer_init(&v->loop, &v->deadline);
-    v->deadline.data = v;
+    uv_timer_init(&v->loop, &v->again);
+    v->deadline.data = v->again.data = v;
     status = weir__store_open(&v->store, &v->loop, &config);
     if (status == 0) {
         uv_timer_start(&v->deadline, on_deadline, v->options->timeout_ms, 0);
         weir__store_start(v->store);
     } else {
         uv_close((uv_handle_t *)&v->deadline, NULL);
+        uv_close((uv_handle_t *)&v->again, NULL);
     }
     uv_run(&v->loop, UV_RUN_DEFAULT);
     uv_loop_close(&v->loop);

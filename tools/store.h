@@ -49,7 +49,7 @@ struct store_key {
     struct weir__wire_head head; /* status WEIR__WIRE_LOST: Redis knows nothing of the policy here */
     struct weir__wire_seen seen;
     struct weir__wire_seen_slice slices[STORE_SLICES_MAX];
-    char error[256];
+    char error[320];
 };
 
 /* Looks a key up. 0, or -1: Redis did not answer, or what it holds is none of ours (error says so). */
