@@ -444,9 +444,9 @@ START_TEST(slow_is_not_hung)
     rig.config.stall_ns = RIG_HOUR;
     rig_up(&rig);
     liar_rule(liar, &(struct liar_rule){.command = "ECHO", .act = LIAR_LATE, .ms = 30});
-    liar_rule(liar, &(struct liar_rule){.command = "GET", .act = LIAR_LATE, .ms = 700});
+    liar_rule(liar, &(struct liar_rule){.command = "GET", .act = LIAR_LATE, .ms = 1500});
     ck_assert_int_eq(rig_send(&rig, &first, 10000, "ECHO", "x", NULL), 0);
-    ck_assert_int_eq(rig_send(&rig, &second, 100, "GET", "x", NULL), 0);
+    ck_assert_int_eq(rig_send(&rig, &second, 600, "GET", "x", NULL), 0);
     rig_wait(&rig, second.calls);
     ck_assert_int_eq(first.kind, WEIR__LINK_OK);
     ck_assert_int_eq(second.kind, WEIR__LINK_TIMEOUT);

@@ -53,7 +53,7 @@ START_TEST(late_answers_are_used)
 {
     struct rig_answer late = {.patient = 1}, behind = {.patient = 1};
     rig.config.stall_ns = RIG_HOUR;
-    liar_rule(liar, &(struct liar_rule){.command = "ECHO", .act = LIAR_LATE, .ms = 150, .times = 1});
+    liar_rule(liar, &(struct liar_rule){.command = "ECHO", .act = LIAR_LATE, .ms = 600, .times = 1});
     rig_up(&rig);
     ck_assert_int_eq(rig_send(&rig, &late, 40, "ECHO", "x", NULL), 0);
     ck_assert_int_eq(rig_send(&rig, &behind, 40, "PING", NULL), 0);

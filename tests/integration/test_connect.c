@@ -360,7 +360,7 @@ START_TEST(noscript_too_late)
     rig_open(&rig, liar_uri(proxy));
     take_scripts();
     rig.config.stall_ns = RIG_HOUR;
-    liar_rule(proxy, &(struct liar_rule){.command = "EVALSHA", .act = LIAR_LATE, .ms = 100});
+    liar_rule(proxy, &(struct liar_rule){.command = "EVALSHA", .act = LIAR_LATE, .ms = 600});
     rig_up(&rig);
     redis_server_do(server, "SCRIPT", "FLUSH", NULL);
     ck_assert_int_eq(rig_send(&rig, &answer, 30, "EVALSHA", weir__link_sha(rig.link, 1), "1", "n", NULL), 0);
