@@ -56,6 +56,15 @@ static int64_t remaining(struct node *node, const char *key)
     return result.remaining;
 }
 
+/* The same where Redis is given little time, which a machine that stands still may use up; a look charges nothing. */
+static int64_t remaining_at_last(struct node *node, const char *key)
+{
+    struct weir_result result;
+
+    node_until(weir_peek(node->w, node->id, key, strlen(key), 0, &result) == WEIR_ALLOW && result.flags == 0);
+    return result.remaining;
+}
+
 /* ---- one at a time ----------------------------------------------------------------------------------------------- */
 
 /* Case 28, its first half: the scripts are gone, the caller sees nothing of it. */
@@ -465,7 +474,7 @@ START_TEST(no_answer_is_the_outage_policys)
     node_open(&a, &policy);
     node_start(&a, redis_server_uri(server), NULL);
     ck_assert_int_eq(node_take(&a, "k", NULL), WEIR_ALLOW);
-    left = remaining(&a, "k");
+    left = remaining_at_last(&a, "k");
     redis_server_pause(server);
     for (int i = 0; i < 300; i++) {
         ck_assert_int_eq(node_take(&a, "k", &result), WEIR_ALLOW);
@@ -479,8 +488,8 @@ START_TEST(no_answer_is_the_outage_policys)
     node_until(node_take(&a, "other", &result) == WEIR_ALLOW && result.flags == 0);
     /* those that were on their way may have run, each once; what the outage policy charged is told as well */
     ck_assert_int_eq(node_flush(&a), 0);
-    ck_assert_int_le(remaining(&a, "k"), left);
-    ck_assert_int_ge(remaining(&a, "k"), left - 350 - 8);
+    ck_assert_int_le(remaining_at_last(&a, "k"), left);
+    ck_assert_int_ge(remaining_at_last(&a, "k"), left - 350 - 8);
     node_close(&a);
 }
 END_TEST
@@ -555,12 +564,21 @@ START_TEST(shards_share_a_script)
 }
 END_TEST
 
-/* A cluster's node under a plain address: it refuses keys of several slots, and runs nothing then. */
+static unsigned long refused_for_slots(void)
+{
+    const char *at = strstr(redis_server_do(server, "INFO", "errorstats", NULL), "errorstat_CROSSSLOT:count=");
+
+    return at ? strtoul(at + sizeof "errorstat_CROSSSLOT:count=" - 1, NULL, 10) : 0;
+}
+
+/* A cluster's node under a plain address: it refuses keys of several slots, and runs nothing then. Once that is known
+ * no script is of several: before the first answer more than one may have left, if a turn of the loop fell between. */
 START_TEST(a_cluster_gets_one_slot_a_script)
 {
     static const char *const args[] = {"--cluster-enabled", "yes", NULL};
     struct weir_policy policy = strict_policy(10, NODE_DAY, 10), grouped = policy;
     struct weir_result results[SPREAD];
+    unsigned long refused = 0;
 
     redis_server_close(server);
     server = redis_server_open(&(struct redis_server_options){.tcp = 1, .args = args});
@@ -571,10 +589,14 @@ START_TEST(a_cluster_gets_one_slot_a_script)
         ck_assert_int_eq(take_spread(&a, results), SPREAD);
         for (int i = 0; i < SPREAD; i++)
             ck_assert_int_eq(results[i].remaining, 10 - round);
+        if (round == 1)
+            refused = refused_for_slots();
+        if (round == 2)
+            node_pause(1100); /* for a second no script is of several shards after any that failed */
     }
     ck_assert_uint_eq(node_stats(&a).degraded, 0);
-    ck_assert_ptr_nonnull(
-        strstr(redis_server_do(server, "INFO", "errorstats", NULL), "errorstat_CROSSSLOT:count=1\r\n"));
+    ck_assert_uint_ge(refused, 1);
+    ck_assert_uint_eq(refused_for_slots(), refused);
     grouped.name = "grouped";
     grouped.group = "g";
     ck_assert_int_eq(weir_policy_add(a.w, &grouped, &a.id), 0);
