@@ -126,8 +126,8 @@ static double charged(uint64_t begin, double *refill)
     for (int i = 0; i < KEYS; i++) {
         struct weir_result result;
 
-        ck_assert_int_eq(weir_peek(a.w, a.id, keys[i], 1, 0, &result), WEIR_ALLOW);
-        ck_assert_uint_eq(result.flags, 0);
+        /* from Redis, however long this machine stands still: a look charges nothing */
+        node_until(weir_peek(a.w, a.id, keys[i], 1, 0, &result) == WEIR_ALLOW && result.flags == 0);
         sum += (double)BURST - (double)result.remaining;
     }
     *refill = KEYS * (1 + (double)(clock_ns() - begin) / (double)NODE_DAY * (double)PER_DAY);
