@@ -5,7 +5,8 @@
  *
  * Every load that a verdict rests on is an acquire load after that of x. A charge then proves them by its CAS of x; a
  * denial by finding x unchanged: whoever writes f or a pair {mult, cap} has changed x before, and releases
- * (memory-model.md, H). until, hold, low and the policy's numbers may be stale by one answer of Redis: both are right.
+ * (memory-model.md, H). until, low and the policy's numbers may be stale by one answer of Redis: both are right. So may
+ * hold, but it is never newer than the level it is held against.
  */
 #include "lib/hybrid.h"
 
@@ -369,7 +370,7 @@ WEIR__INLINE int decide_slice(struct ask *a, struct weir__view *v)
     if (a->cost > (int64_t)weir__load_relaxed(&a->policy->burst))
         return deny_never(a, v, flags);
     if (v->regime == WEIR__SLICED) {
-        hold = weir__load_relaxed(&a->slice->hold);
+        hold = weir__load_acquire(&a->slice->hold);
         low = weir__load_relaxed(&a->slice->low);
     }
     if (cost > 0 && v->level - cost < (a->now >= hold ? -q : 0))

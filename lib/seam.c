@@ -508,7 +508,7 @@ static void apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir
     struct weir__slice *slice = &w->slice[slot];
     struct weir__view v;
     struct terms terms;
-    uint64_t from, until;
+    uint64_t from, until, held;
     bool sliced;
 
     look(w, e, now, &v);
@@ -522,7 +522,11 @@ static void apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir
     weir__store_relaxed(&e->noted, 1);
     until = sliced ? grant->until : 0;
     weir__store_relaxed(&slice->until, until);
-    weir__store_relaxed(&slice->hold, grant->hold);
+    /* The shorter hold comes before the new level and the longer one behind it: with what was in hand before, nobody is
+     * denied until a time that goes with what is in hand then. */
+    held = weir__load_relaxed(&slice->hold);
+    if (grant->hold < held)
+        weir__store_relaxed(&slice->hold, grant->hold);
     weir__store_relaxed(&slice->low, grant->low >= 0 ? weir__bucket_units(grant->low, v.k) : INT64_MIN);
     /* release: the pair in force of an entry that was bare is {0, 0} in its record as well, and until is told */
     weir__store_release(&e->regime, WEIR__SLICED);
@@ -535,6 +539,8 @@ static void apply(struct weir *w, uint32_t slot, uint64_t now, const struct weir
             break;
         look(w, e, now, &v);
     }
+    if (grant->hold > held)
+        weir__store_release(&slice->hold, grant->hold); /* who reads it finds that x has moved */
     /* Redis' clock and this one agree on nothing later than now */
     if (weir__load_relaxed(&e->touched) > now)
         weir__store_relaxed(&e->touched, now);

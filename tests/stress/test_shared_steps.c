@@ -148,6 +148,8 @@ static const struct call {
 
 /* ---- dead after so many instructions ----------------------------------------------------------------------------- */
 
+static void (*after_step)(void);
+
 /* Runs the call in a child, which is killed after `most` instructions. Returns how many it did: fewer where it had
  * done by then. */
 static long run(const struct call *call, long most)
@@ -171,6 +173,8 @@ static long run(const struct call *call, long most)
         ck_assert_int_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
         ck_assert_int_eq(waitpid(pid, &status, 0), pid);
         steps++;
+        if (after_step && WIFSTOPPED(status))
+            after_step();
     }
     if (WIFSTOPPED(status)) {
         kill(pid, SIGKILL);
@@ -276,20 +280,32 @@ static void collect_and_release(void)
         weir__seam_release(w, report.slot, report.spent, report.refunded);
 }
 
-static void collect_and_apply(void)
+static void collect_and_grant(double level, uint64_t hold)
 {
-    struct weir__grant grant = {.level_delta = 7, .rate = 0, .cap = 7, .low = -1, .fallback_rate = -1, .global = LEFT};
+    struct weir__grant grant = {
+        .level_delta = level, .rate = 0, .cap = level, .low = -1, .fallback_rate = -1, .global = LEFT};
     struct weir__report report = {0};
 
     if (!weir__seam_lead(w) || weir__seam_collect(w, weir_now(w), 100, keep, &report) != 1)
         return;
     grant.until = weir_now(w) + DAY;
+    grant.hold = hold;
     grant.level_delta -= report.level;
     log_of->told = report.spent;
     log_of->applying = 1;
     weir__seam_apply(w, report.slot, weir_now(w), &grant);
     log_of->applied = 1;
     weir__seam_end(w, report.slot);
+}
+
+static void collect_and_apply(void)
+{
+    collect_and_grant(7, 0);
+}
+
+static void collect_and_hold(void)
+{
+    collect_and_grant(50, weir_now(w) + DAY / 2);
 }
 
 static void set_up_shared(void)
@@ -362,6 +378,39 @@ START_TEST(a_collector_is_killed_at_an_instruction)
 }
 END_TEST
 
+static const struct call generous = {"generous", NULL, collect_and_hold, 0, 0};
+
+/* Before, the overdraft bears it; afterwards there is enough in hand. */
+static void expect_one(void)
+{
+    struct weir_result r;
+
+    ck_assert_int_eq(weir_peek(w, kept, "shared", 6, 1, &r), WEIR_ALLOW);
+}
+
+/* A grant that fills the bucket and says that asking again is no use for long: at no instruction of it is anybody
+ * denied. */
+START_TEST(a_grant_denies_nobody_on_its_way)
+{
+    struct weir_result r;
+    long all;
+
+    log_of = mmap(NULL, sizeof *log_of, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(log_of, MAP_FAILED);
+    set_up_shared();
+    after_step = expect_one;
+    all = run(&generous, 1000000);
+    after_step = NULL;
+    ck_assert_int_lt(all, 1000000);
+    ck_assert_int_eq(log_of->applied, 1);
+    ck_assert_int_eq(weir_peek(w, kept, "shared", 6, 50, &r), WEIR_ALLOW);
+    ck_assert_int_eq(weir_peek(w, kept, "shared", 6, 51, &r), WEIR_DENY);
+    ck_assert_uint_gt(r.retry_after_ns, DAY / 4); /* it is on hold now */
+    munmap(log_of, sizeof *log_of);
+    weir_close(w);
+}
+END_TEST
+
 /* ---- not here ---------------------------------------------------------------------------------------------------- */
 
 /* Under ThreadSanitizer, or where the machine has no such instruction, the portable swap is built. */
@@ -389,6 +438,7 @@ static Suite *suite(void)
     tcase_add_loop_test(t, killed_at_an_instruction, 0, (int)(sizeof calls / sizeof *calls));
     tcase_set_timeout(collector, 600);
     tcase_add_loop_test(collector, a_collector_is_killed_at_an_instruction, 0, 2);
+    tcase_add_test(collector, a_grant_denies_nobody_on_its_way);
     suite_add_tcase(s, collector);
     return s;
 }
