@@ -87,7 +87,7 @@ struct weir__slice {
     _Alignas(64) _Atomic uint64_t fall_mult[2]; /* as mult, of the fallback share that goes with the slot; 0: none */
     _Atomic uint64_t fall_cap[2];               /* units */
     _Atomic int64_t fall_spent;                 /* tokens admitted on the fallback share, not yet reported */
-    _Atomic uint64_t asked;                     /* tokens of the largest cost denied since the last report */
+    _Atomic uint64_t asked;                     /* largest cost since the last report, denied or of a slice, tokens */
     _Atomic int64_t global;                     /* units: the fleet's level less what this process reported since ... */
     _Atomic uint64_t global_at;                 /* ... as of then, ns; 0: never told; odd: being told */
     /* third line: the collector's */

@@ -259,6 +259,15 @@ static void note(const struct ask *a)
         weir__store_relaxed(&a->e->noted, 1);
 }
 
+/* The largest cost is what a slice must have room for. Lossy. */
+static void note_cost(const struct ask *a)
+{
+    if ((uint64_t)a->cost > weir__load_relaxed(&a->slice->asked)) {
+        note(a);
+        weir__store_relaxed(&a->slice->asked, (uint64_t)a->cost);
+    }
+}
+
 /* Demand that was denied. Lossy on purpose: the count is no RMW, and once a thread has denied one key often within a
  * moment it adds to it only now and then, so that a flood of denials goes on scaling with the cores. */
 static void count_denied(const struct ask *a)
@@ -284,10 +293,7 @@ static void count_denied(const struct ask *a)
         weir__store_relaxed(&a->slice->denied, weir__load_relaxed(&a->slice->denied) + recent.tokens);
         recent.tokens = 0;
     }
-    if (cost > weir__load_relaxed(&a->slice->asked)) {
-        note(a);
-        weir__store_relaxed(&a->slice->asked, cost);
-    }
+    note_cost(a);
 }
 
 /* ---- verdicts ---------------------------------------------------------------------------------------------------- */
@@ -378,6 +384,8 @@ WEIR__INLINE int decide_slice(struct ask *a, struct weir__view *v)
     verdict = charge(a, v, cost);
     if (verdict == AGAIN)
         return AGAIN;
+    if (a->charged > 1 && v->regime == WEIR__SLICED)
+        note_cost(a);
     if (a->charged && a->now >= hold && runs_short(v, cost, q, low))
         hurry(a);
     fill(a, v, flags, 0);

@@ -110,7 +110,7 @@ struct weir__report {
     double level;           /* tokens in hand at `now`, < 0: overdraft in use */
     double rate;            /* tokens a second in force */
     uint64_t attempts;      /* tokens asked for since the last report, admitted and denied (lossy) */
-    uint64_t asked;         /* the largest cost denied since then; 0: none */
+    uint64_t asked;         /* the largest cost since then that was denied or taken of a slice; 0: none, or 1 */
     uint64_t now;           /* when level was read */
     uint64_t until;         /* of the slice in force; 0: none */
     uint8_t regime;         /* enum weir__regime */

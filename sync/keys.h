@@ -36,7 +36,6 @@ struct weir__kept {
     double total;         /* T, as Redis last said, ... */
     uint64_t total_at;    /* ... then (machine's clock); counts where known */
     uint64_t reported_at; /* machine's clock */
-    double max_cost;      /* the largest recent cost that was denied */
     double fallback;      /* the last that Redis named, tokens a second; 0: it named none */
     struct weir__demand demand;
 };

@@ -248,7 +248,7 @@ static struct weir__out *depart(struct weir__node *node, struct weir__keys *keys
         return NULL;
     }
     kept->held = flight->slice;
-    kept->max_cost = flight->max_cost;
+    kept->demand.cost = flight->max_cost;
     out->demand = flight->demand;
     out->want = flight->want;
     out->age = flight->age;

@@ -9,8 +9,6 @@
 #include "sync/persist.h"
 #include "sync/reconcile_state.h"
 
-#include <math.h>
-
 #define OUTS_MAX 32768u /* reports on their way: more wait in the table, but for those that can't leave */
 #define RUN 16u         /* entries worked on together: the next ones are on their way from memory meanwhile */
 
@@ -23,13 +21,12 @@ static void plan(struct weir__reconcile *rec, const struct weir__policy *policy,
     struct weir__kept *kept = out->kept;
     double now = (double)rec->mono / 1e9, interval = policy->terms.interval;
 
-    weir__demand_add(&kept->demand, now, report->attempts, interval);
-    kept->max_cost = fmax((double)report->asked, kept->max_cost > 1 ? 0.9 * kept->max_cost : 0);
+    weir__demand_add(&kept->demand, now, report->attempts, report->asked, interval);
     if (policy->is.mode == WEIR_HYBRID && !rec->draining && !weir__demand_idle(&kept->demand, now, interval)) {
         out->demand = weir__demand_rate(&kept->demand, now, interval);
-        out->want = weir__slice_want(&policy->terms, out->demand, rec->node->rtt, kept->max_cost);
+        out->want = weir__slice_want(&policy->terms, out->demand, rec->node->rtt, kept->demand.cost);
     }
-    out->max_cost = kept->max_cost;
+    out->max_cost = kept->demand.cost;
     out->slice = (uint8_t)(out->want > 0 || kept->held || report->rate > 0);
     if (report->until && report->until < report->now)
         out->age = (double)(report->now - report->until) / 1e9;

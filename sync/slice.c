@@ -54,15 +54,23 @@ uint64_t weir__slice_until(const struct weir__slice_terms *terms, uint64_t sent_
 
 /* ---- demand ------------------------------------------------------------------------------------------------------ */
 
+/* What a take is counted as, tokens. */
+static double take_of(const struct weir__demand *demand)
+{
+    return larger(1, demand->cost);
+}
+
 /* Ends the open window where it is long enough to say something. */
 static void close_window(struct weir__demand *demand, double now, double interval)
 {
     double width = now - demand->opened;
     if (width < interval / 2)
         return;
-    double seen = demand->attempts, rate = seen / width, expected = demand->rate * width;
-    double spread = 3 * sqrt(expected) + 1;
-    if (demand->rate <= 0 || seen > expected + spread + 1 || seen < expected - spread)
+    double seen = demand->attempts, rate = seen / width, expected = demand->rate * width, take = take_of(demand);
+    double spread = 3 * sqrt(expected * take) + take;
+    if (seen <= 0 && take > 1 && expected < spread) /* takes of many tokens are few: one may still come */
+        return;
+    if (demand->rate <= 0 || seen > expected + spread + take || seen < expected - spread)
         demand->rate = rate;
     else
         demand->rate += (1 - exp(-width / DEMAND_EWMA)) * (rate - demand->rate);
@@ -70,8 +78,10 @@ static void close_window(struct weir__demand *demand, double now, double interva
     demand->opened = now;
 }
 
-void weir__demand_add(struct weir__demand *demand, double now, uint64_t attempts, double interval)
+void weir__demand_add(struct weir__demand *demand, double now, uint64_t attempts, uint64_t cost, double interval)
 {
+    if ((double)cost > demand->cost || attempts > 0) /* while nobody asks nothing says that costs are less */
+        demand->cost = larger((double)cost, demand->cost > 1 ? 0.9 * demand->cost : 0);
     if (demand->opened == 0 && demand->last == 0) {
         /* The first report of a key says what happened in about a report's time. */
         demand->opened = now - interval / 4;
@@ -82,7 +92,7 @@ void weir__demand_add(struct weir__demand *demand, double now, uint64_t attempts
         demand->last = now;
     /* Judged by the rate of the time when somebody still asked: one that decays would put the end off. */
     if (weir__demand_idle(demand, now, interval)) {
-        demand->rate = demand->attempts = 0;
+        demand->rate = demand->attempts = demand->cost = 0;
         demand->opened = now;
         return;
     }
@@ -91,12 +101,12 @@ void weir__demand_add(struct weir__demand *demand, double now, uint64_t attempts
 
 double weir__demand_rate(const struct weir__demand *demand, double now, double interval)
 {
-    double width = now - demand->opened, seen = demand->attempts;
-    double rate = seen / larger(width, seen < 4 ? interval : interval / 4);
+    double width = now - demand->opened, seen = demand->attempts, take = take_of(demand);
+    double rate = seen / larger(width, seen < 4 * take ? interval : interval / 4);
     if (width >= interval / 2)
         return larger(demand->rate, rate);
     double expected = demand->rate * larger(0, width);
-    if (seen > expected + 3 * sqrt(expected) + 2)
+    if (seen > expected + 3 * sqrt(expected * take) + 2 * take)
         return larger(demand->rate, rate);
     return demand->rate > 0 ? demand->rate : rate;
 }
@@ -106,7 +116,7 @@ int weir__demand_idle(const struct weir__demand *demand, double now, double inte
     double quiet = now - demand->last;
     if (quiet <= interval / 4)
         return 0;
-    return demand->rate <= 0 ? demand->attempts <= 0 : quiet * demand->rate > 5;
+    return demand->rate <= 0 ? demand->attempts <= 0 : quiet * demand->rate > 5 * take_of(demand);
 }
 
 /* ---- asking ------------------------------------------------------------------------------------------------------ */

@@ -37,22 +37,23 @@ uint64_t weir__slice_until(const struct weir__slice_terms *terms, uint64_t sent_
 
 /* ---- demand ------------------------------------------------------------------------------------------------------ */
 
-/* Attempts a second, admitted and denied: an EWMA of 0.5 s that jumps where a window is 3 sigma off. Zeroed: none
- * yet. */
+/* Tokens asked for a second, admitted and denied: an EWMA of 0.5 s that jumps where a window is 3 sigma off, of takes
+ * of the largest recent cost: three takes of 30 say as much as three of one. Zeroed: none yet. */
 struct weir__demand {
     double rate;     /* of the windows that are closed */
     double attempts; /* in the open window */
     double opened;   /* when it began, s */
     double last;     /* when the last attempt was reported, s */
+    double cost;     /* the largest recent one, tokens; 0: none was told */
 };
 
-/* Feeds what a report counted; now in s. */
-void weir__demand_add(struct weir__demand *demand, double now, uint64_t attempts, double interval);
+/* Feeds what a report counted, tokens, and the largest cost among them; now in s. */
+void weir__demand_add(struct weir__demand *demand, double now, uint64_t attempts, uint64_t cost, double interval);
 
 /* The estimate, the open window included. */
 double weir__demand_rate(const struct weir__demand *demand, double now, double interval);
 
-/* Has nobody asked for 5 / demand (and a quarter of the interval)? Then the slice should be released. */
+/* Has nobody asked for as long as five takes take (and a quarter of the interval)? Then the slice should be released. */
 int weir__demand_idle(const struct weir__demand *demand, double now, double interval);
 
 /* ---- asking ------------------------------------------------------------------------------------------------------ */

@@ -40,7 +40,7 @@ struct simulate_node {
     uint32_t slot;
     int held, known;
     int64_t carried;
-    double total, max_cost, fallback;
+    double total, fallback;
     uint64_t total_at, reported_at;
     struct weir__demand demand;
     /* its report; queued: not in a batch yet */
@@ -86,11 +86,10 @@ static void plan(struct simulate_node *n, const struct weir__report *report)
     struct out *out = &n->out;
     double now = seconds(n->world->now), interval = n->terms.interval;
 
-    weir__demand_add(&n->demand, now, report->attempts, interval);
-    n->max_cost = fmax((double)report->asked, n->max_cost > 1 ? 0.9 * n->max_cost : 0);
+    weir__demand_add(&n->demand, now, report->attempts, report->asked, interval);
     if (!weir__demand_idle(&n->demand, now, interval)) {
         out->demand = weir__demand_rate(&n->demand, now, interval);
-        out->want = weir__slice_want(&n->terms, out->demand, n->rtt, n->max_cost);
+        out->want = weir__slice_want(&n->terms, out->demand, n->rtt, n->demand.cost);
     }
     out->slice = out->want > 0 || n->held || report->rate > 0;
     if (report->until && report->until < report->now)
@@ -122,7 +121,6 @@ static void settle(struct simulate_node *n)
     n->is_out = 0;
     if (!n->held && !n->carried && !(n->known && n->total < n->terms.burst)) {
         n->demand = (struct weir__demand){0};
-        n->max_cost = 0;
         n->known = 0;
     }
 }
@@ -179,7 +177,7 @@ static void send_batch(struct simulate_node *n)
                                            .rate = out->rate,
                                            .demand = out->demand,
                                            .want = out->want,
-                                           .max_cost = n->max_cost};
+                                           .max_cost = n->demand.cost};
     n->wire.records = &n->record;
     n->wire.count = n->queued ? 1 : 0;
     n->wire.numbers = n->world->numbers;

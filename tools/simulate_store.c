@@ -422,7 +422,7 @@ static struct share share(const struct script *c, double avail, const struct ask
         out.cap = half >= least * (k->holders + 1) ? least : 0;
     if (out.cap <= 0)
         return (struct share){.part = part};
-    if (a->most > out.cap && half >= a->most * (k->holders + 1))
+    if (a->most > out.cap && (k->holders > 0 ? half : s->burst) >= a->most * (k->holders + 1))
         out.cap = a->most;
     out.scarce = 0.25;
     out.target = avail < 0 ? fmax(r / 2, r + avail * 1e-6) : r;

@@ -25,7 +25,7 @@ if want < goal then goal = want end
 if goal < least then goal = half >= least * (N + 1) and least or 0 end
 f = 0
 if goal > 0 then
-  if most > goal and half >= most * (N + 1) then goal = most end
+  if most > goal and (N > 0 and half or burst) >= most * (N + 1) then goal = most end
   x = 0.25
   target = r
   f = r * frac

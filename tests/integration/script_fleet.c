@@ -212,7 +212,7 @@ static void fill_record(struct fleet *f, struct node *n, int k)
     struct key *key = &n->keys[k];
     struct weir__wire_record *r = &n->records[n->count];
     struct weir__slice_ask *ask = &n->asks[n->count];
-    weir__demand_add(&key->demand, f->now, key->attempts, f->terms.interval);
+    weir__demand_add(&key->demand, f->now, key->attempts, (uint64_t)key->asked, f->terms.interval);
     key->attempts = 0;
     refill(f, key);
     if (lapsed(f, n, key)) {

@@ -433,6 +433,22 @@ START_TEST(a_slow_rate_is_not_rounded_up)
 }
 END_TEST
 
+/* Costs of a third and of 60 % of the burst, more than the overdraft bears, a third of a second apart, which is within
+ * the rate: the slice that Redis grants after the first is there for those that follow. */
+START_TEST(costs_of_many_tokens_find_a_slice)
+{
+    const uint64_t cost = _i ? 60 : 30;
+    struct weir_policy policy = node_policy(cost * 10 / 3, NODE_SECOND, 100);
+    int allowed = 0;
+    node_open(&a, &policy);
+    node_start(&a, redis_server_uri(server), node_patient());
+    for (int i = 0; i < 12; i++, usleep(330 * 1000))
+        allowed += weir_take(a.w, a.id, "k", 1, (int64_t)cost, NULL) == WEIR_ALLOW;
+    ck_assert_int_ge(allowed, 6); /* 11, where nothing is in the way */
+    node_close(&a);
+}
+END_TEST
+
 START_TEST(refunds_come_back_once)
 {
     struct weir_policy policy = node_policy(100, NODE_DAY, 100);
@@ -768,6 +784,7 @@ static Suite *suite(void)
     tcase_add_test(once, what_is_lent_is_bounded);
     tcase_add_test(once, fifty_nodes_with_a_hint_of_one);
     tcase_add_test(once, a_slow_rate_is_not_rounded_up);
+    tcase_add_loop_test(once, costs_of_many_tokens_find_a_slice, 0, 2);
     tcase_add_test(once, refunds_come_back_once);
     tcase_add_test(once, what_was_given_back_is_spent_again);
     tcase_add_test(once, keys_in_redis_end);

@@ -73,7 +73,7 @@ START_TEST(steady_demand_is_found_and_kept)
 {
     struct weir__demand d = {0};
     for (int i = 0; i <= 20; i++) {
-        weir__demand_add(&d, 10 + 0.2 * i, 100, 0.2);
+        weir__demand_add(&d, 10 + 0.2 * i, 100, 1, 0.2);
         double rate = weir__demand_rate(&d, 10 + 0.2 * i, 0.2);
         ck_assert_double_gt(rate, i == 0 ? 100 : 499);
         if (i > 2) {
@@ -87,19 +87,19 @@ START_TEST(a_jump_is_followed_at_once_a_ripple_slowly)
 {
     struct weir__demand d = {0};
     for (int i = 0; i < 30; i++) {
-        weir__demand_add(&d, 10 + 0.2 * i, 100, 0.2);
+        weir__demand_add(&d, 10 + 0.2 * i, 100, 1, 0.2);
     }
     struct weir__demand ripple = d, jump = d, fall = d, burst = d;
     double now = 10 + 0.2 * 30;
-    weir__demand_add(&ripple, now, 110, 0.2);
+    weir__demand_add(&ripple, now, 110, 1, 0.2);
     ck_assert_double_gt(ripple.rate, 501);
     ck_assert_double_lt(ripple.rate, 530);
-    weir__demand_add(&jump, now, 400, 0.2);
+    weir__demand_add(&jump, now, 400, 1, 0.2);
     ck_assert_double_eq_tol(jump.rate, 2000, 1);
-    weir__demand_add(&fall, now, 10, 0.2);
+    weir__demand_add(&fall, now, 10, 1, 0.2);
     ck_assert_double_eq_tol(fall.rate, 50, 1);
     /* An early report of many: the window is short, the estimate rises without waiting for its end. */
-    weir__demand_add(&burst, now - 0.2 + 0.02, 300, 0.2);
+    weir__demand_add(&burst, now - 0.2 + 0.02, 300, 1, 0.2);
     ck_assert_double_gt(weir__demand_rate(&burst, now - 0.2 + 0.02, 0.2), 1500);
 }
 END_TEST
@@ -108,20 +108,52 @@ START_TEST(nobody_asking_is_noticed)
 {
     struct weir__demand d = {0};
     for (int i = 0; i < 10; i++) {
-        weir__demand_add(&d, 10 + 0.2 * i, 4, 0.2); /* 20 a second: 5 / d is 0.25 s */
+        weir__demand_add(&d, 10 + 0.2 * i, 4, 1, 0.2); /* 20 a second: 5 / d is 0.25 s */
     }
     double last = 10 + 0.2 * 9;
     ck_assert_int_eq(weir__demand_idle(&d, last + 0.24, 0.2), 0);
     ck_assert_int_eq(weir__demand_idle(&d, last + 0.26, 0.2), 1);
-    weir__demand_add(&d, last + 0.26, 0, 0.2);
+    weir__demand_add(&d, last + 0.26, 0, 1, 0.2);
     NEAR(weir__demand_rate(&d, last + 0.26, 0.2), 0);
     /* A fast key must still be quiet for a quarter of the interval. */
     struct weir__demand fast = {0};
     for (int i = 0; i < 10; i++) {
-        weir__demand_add(&fast, 10 + 0.2 * i, 4000, 0.2);
+        weir__demand_add(&fast, 10 + 0.2 * i, 4000, 1, 0.2);
     }
     ck_assert_int_eq(weir__demand_idle(&fast, last + 0.04, 0.2), 0);
     ck_assert_int_eq(weir__demand_idle(&fast, last + 0.06, 0.2), 1);
+}
+END_TEST
+
+/* Takes of 30, a third of a second apart: what no report tells of in between is no end, and no other rate. */
+START_TEST(takes_of_many_tokens_are_few)
+{
+    struct weir__demand d = {0};
+    double now = 10, next = 10;
+    for (int i = 0; i < 100; i++, now += 0.1) {
+        int asked = now >= next - 1e-9;
+        weir__demand_add(&d, now, asked ? 30 : 0, asked ? 30 : 0, 0.2);
+        next += asked ? 0.3 : 0;
+        ck_assert_int_eq(weir__demand_idle(&d, now, 0.2), 0);
+        NEAR(d.cost, 30);
+        if (i > 30) {
+            ck_assert_double_eq_tol(weir__demand_rate(&d, now, 0.2), 100, 20);
+        }
+    }
+    double last = d.last;
+    for (now = last + 0.1; now < last + 5 * 30 / d.rate - 0.1; now += 0.1) {
+        weir__demand_add(&d, now, 0, 0, 0.2);
+        ck_assert_double_gt(weir__demand_rate(&d, now, 0.2), 0);
+    }
+    weir__demand_add(&d, last + 2, 0, 0, 0.2);
+    NEAR(weir__demand_rate(&d, last + 2, 0.2), 0);
+    NEAR(d.cost, 0);
+    /* Smaller ones say that costs are less. */
+    weir__demand_add(&d, last + 2.1, 30, 30, 0.2);
+    for (int i = 0; i < 40; i++) {
+        weir__demand_add(&d, last + 2.2 + 0.1 * i, 10, 1, 0.2);
+    }
+    NEAR(d.cost, 1);
 }
 END_TEST
 
@@ -300,6 +332,7 @@ int main(void)
     tcase_add_test(tcase, steady_demand_is_found_and_kept);
     tcase_add_test(tcase, a_jump_is_followed_at_once_a_ripple_slowly);
     tcase_add_test(tcase, nobody_asking_is_noticed);
+    tcase_add_test(tcase, takes_of_many_tokens_are_few);
     tcase_add_test(tcase, what_is_wanted);
     tcase_add_test(tcase, round_trips_rise_fast_and_fall_slowly);
     tcase_add_test(tcase, an_answer_that_is_late_lengthens_them_a_little);
