@@ -12,6 +12,7 @@
 #include "integration/script_client.h"
 #include "support/cluster.h"
 #include "support/node.h"
+#include "support/port.h"
 #include "support/suite.h"
 #include "sync/cluster.h"
 
@@ -198,7 +199,7 @@ START_TEST(one_living_node_is_enough_to_start)
 {
     struct weir_policy policy = slow_policy(100);
     char uri[128];
-    snprintf(uri, sizeof uri, "redis+cluster://127.0.0.1:%d,no..host,localhost:%d", redis_server_free_port(),
+    snprintf(uri, sizeof uri, "redis+cluster://127.0.0.1:%d,no..host,localhost:%d", port_keep(),
              redis_server_port(cluster.servers[2]));
     node_open(&a, &policy);
     node_start(&a, uri, node_patient());

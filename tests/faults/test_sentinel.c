@@ -11,6 +11,7 @@
 #include "integration/script_client.h"
 #include "support/liar.h"
 #include "support/node.h"
+#include "support/port.h"
 #include "support/redis_server.h"
 #include "support/rig.h"
 #include "support/suite.h"
@@ -74,7 +75,7 @@ START_TEST(the_master_is_found)
 {
     struct weir_policy policy = node_policy(100, NODE_DAY, 100);
     char some[192];
-    snprintf(some, sizeof some, "redis+sentinel://127.0.0.1:%d,no..host:1,127.0.0.1:%d/m", redis_server_free_port(),
+    snprintf(some, sizeof some, "redis+sentinel://127.0.0.1:%d,no..host:1,127.0.0.1:%d/m", port_keep(),
              redis_server_port(sentinels[0]));
     node_open(&a, &policy);
     node_start(&a, some, node_patient());
@@ -188,7 +189,7 @@ END_TEST
 START_TEST(who_is_no_master_is_left)
 {
     char port[8];
-    snprintf(port, sizeof port, "%d", redis_server_free_port());
+    snprintf(port, sizeof port, "%d", port_keep());
     redis_server_do(master, "REPLICAOF", "127.0.0.1", port, NULL);
     tell(master, 0, 0);
     rig_start(&rig);
@@ -207,11 +208,11 @@ START_TEST(a_sentinel_that_is_wrong_is_not_the_last_word)
                 *silent = liar_open(&(struct liar_options){.tcp = 1});
     struct redis_server *demoted = redis_server_open(&(struct redis_server_options){.tcp = 1});
     char port[8], text[96];
-    snprintf(port, sizeof port, "%d", redis_server_free_port());
+    snprintf(port, sizeof port, "%d", port_keep());
     redis_server_do(demoted, "ACL", "SETUSER", "jane", "on", ">s3cret", "~*", "+@all", NULL);
     redis_server_do(demoted, "REPLICAOF", "127.0.0.1", port, NULL);
     liar_deaf(silent, 1);
-    int named[] = {redis_server_free_port(), redis_server_port(demoted), liar_port(silent)};
+    int named[] = {port_keep(), redis_server_port(demoted), liar_port(silent)};
     liar_name_master(wrong, named[_i], 0, 0);
     tell(master, 0, 0);
     snprintf(text, sizeof text, "redis+sentinel://jane:s3cret@127.0.0.1:%d,127.0.0.1:%d/m", liar_port(wrong),
@@ -234,7 +235,7 @@ END_TEST
 START_TEST(a_sentinel_may_waver)
 {
     for (unsigned i = 0; i < 6; i++) {
-        liar_name_master(liar, i % 2 ? redis_server_free_port() : liar_port(liar), 0, 1);
+        liar_name_master(liar, i % 2 ? port_keep() : liar_port(liar), 0, 1);
     }
     tell(master, 0, 0);
     liar_rule(liar, &(struct liar_rule){.command = "ROLE", .act = LIAR_REPLY, .text = "*1\r\n$5\r\nslave\r\n"});

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/port.h"
 #include "support/suite.h"
 #include "support/trial.h"
 #include "sync/wire.h"
@@ -350,7 +351,7 @@ END_TEST
 START_TEST(the_master_becomes_a_replica)
 {
     char port[8];
-    snprintf(port, sizeof port, "%d", redis_server_free_port());
+    snprintf(port, sizeof port, "%d", port_keep());
     expect_ok(redis_server_do(trial.server, "REPLICAOF", "127.0.0.1", port, NULL));
     trial_load(&trial, 400, NULL);
     trial_load_until_said(&trial, ": readonly: ");

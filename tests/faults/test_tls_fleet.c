@@ -13,6 +13,7 @@
 #include "support/liar.h"
 #include "support/node.h"
 #include "support/pem.h"
+#include "support/port.h"
 #include "support/redis_server.h"
 #include "support/suite.h"
 
@@ -53,8 +54,8 @@ static void ok(const char *answer)
 
 static void open_master(int i)
 {
-    snprintf(port[i], sizeof port[i], "%d", redis_server_free_port());
-    snprintf(bus[i], sizeof bus[i], "%d", redis_server_free_port());
+    snprintf(port[i], sizeof port[i], "%d", port_keep());
+    snprintf(bus[i], sizeof bus[i], "%d", port_keep());
     const char *args[] = {"--tls-port",
                           port[i],
                           "--tls-cert-file",
@@ -203,8 +204,8 @@ static void open_sentinel(void)
 {
     char lines[1024];
     make_files();
-    snprintf(port[0], sizeof port[0], "%d", redis_server_free_port());
-    snprintf(port[1], sizeof port[1], "%d", redis_server_free_port());
+    snprintf(port[0], sizeof port[0], "%d", port_keep());
+    snprintf(port[1], sizeof port[1], "%d", port_keep());
     const char *args[] = {"--tls-port",
                           port[0],
                           "--tls-cert-file",

@@ -575,13 +575,12 @@ static unsigned long refused_for_slots(void)
  * no script is of several: before the first answer more than one may have left, if a turn of the loop fell between. */
 START_TEST(a_cluster_gets_one_slot_a_script)
 {
-    static const char *const args[] = {"--cluster-enabled", "yes", NULL};
     struct weir_policy policy = strict_policy(10, NODE_DAY, 10), grouped = policy;
     struct weir_result results[SPREAD];
     unsigned long refused = 0;
 
     redis_server_close(server);
-    server = redis_server_open(&(struct redis_server_options){.tcp = 1, .args = args});
+    server = redis_server_open(&(struct redis_server_options){.tcp = 1, .cluster = 1});
     ck_assert_str_eq(redis_server_do(server, "CLUSTER", "ADDSLOTSRANGE", "0", "16383", NULL), "OK");
     node_until(strstr(redis_server_do(server, "CLUSTER", "INFO", NULL), "cluster_state:ok"));
     start(&a, &policy);

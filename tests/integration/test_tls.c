@@ -14,6 +14,7 @@
 #include "support/guard.h"
 #include "support/liar.h"
 #include "support/pem.h"
+#include "support/port.h"
 #include "support/redis_server.h"
 #include "support/rig.h"
 #include "support/suite.h"
@@ -47,7 +48,7 @@ static void make_files(const char *server_names)
 static void open_server(const char *names, const char *auth_clients)
 {
     make_files(names);
-    snprintf(port, sizeof port, "%d", redis_server_free_port());
+    snprintf(port, sizeof port, "%d", port_keep());
     const char *args[] = {"--tls-port",
                           port,
                           "--tls-cert-file",

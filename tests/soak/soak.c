@@ -31,6 +31,7 @@
 #include "integration/script_client.h"
 #include "support/guard.h"
 #include "support/liar.h"
+#include "support/port.h"
 #include "support/redis_server.h"
 
 enum { WORKERS = 4, P_KEYS = 16384, Q_KEYS = 16, S_KEYS = 256, SHARDS = 64, ROUND_S = 15 };
@@ -301,10 +302,12 @@ static void set(const char *name, const char *on, const char *off, unsigned ms)
 static void demote(void)
 {
     char port[8];
-    snprintf(port, sizeof port, "%d", redis_server_free_port());
+    int fd;
+    snprintf(port, sizeof port, "%d", port_hold(&fd));
     redis_server_do(server, "REPLICAOF", "127.0.0.1", port, NULL);
     sleep_ms(700);
     redis_server_do(server, "REPLICAOF", "NO", "ONE", NULL);
+    close(fd);
 }
 
 static void refuse(void)

@@ -29,22 +29,16 @@ static void expect_ok(const char *what, const char *answer)
 
 static struct redis_server *open_server(void)
 {
-    char bus[8];
-    const char *args[] = {"--cluster-enabled",
-                          "yes",
-                          "--cluster-port",
-                          bus,
-                          "--cluster-node-timeout",
-                          "1000",
-                          "--cluster-require-full-coverage",
-                          "no",
-                          "--cluster-replica-validity-factor",
-                          "0",
-                          "--repl-diskless-sync-delay",
-                          "0",
-                          NULL};
-    snprintf(bus, sizeof bus, "%d", redis_server_free_port());
-    return redis_server_open(&(struct redis_server_options){.tcp = 1, .args = args, .persist = 1});
+    static const char *const args[] = {"--cluster-node-timeout",
+                                       "1000",
+                                       "--cluster-require-full-coverage",
+                                       "no",
+                                       "--cluster-replica-validity-factor",
+                                       "0",
+                                       "--repl-diskless-sync-delay",
+                                       "0",
+                                       NULL};
+    return redis_server_open(&(struct redis_server_options){.tcp = 1, .cluster = 1, .args = args, .persist = 1});
 }
 
 static int field_is(const struct redis_server *server, const char *text)

@@ -20,9 +20,10 @@
 #include <unistd.h>
 
 #include "support/guard.h"
+#include "support/port.h"
 #include "support/resp.h"
 
-enum { CONNECTIONS_MAX = 128, RULES_MAX = 32, NAMES_MAX = 64, WORDS_MAX = 64, PORTS_TRIED = 50 };
+enum { CONNECTIONS_MAX = 128, RULES_MAX = 32, NAMES_MAX = 64, WORDS_MAX = 64 };
 
 struct buffer {
     char *bytes;
@@ -56,7 +57,7 @@ struct liar {
     pthread_t thread;
     pthread_mutex_t lock;
     struct guard *guard;
-    int wake[2], listener, port, deaf, refuse, stop;
+    int wake[2], listener, port, held, deaf, stop;     /* held: the port's, listened at or not; -1: none */
     char socket[80], uri[96], upstream[108], self[64]; /* self: as a Sentinel names it */
     struct connection connections[CONNECTIONS_MAX];
     struct liar_rule rules[RULES_MAX];
@@ -463,7 +464,6 @@ static void start_listening(struct liar *liar, int tcp)
 {
     struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct sockaddr_un un = {.sun_family = AF_UNIX};
-    socklen_t len = sizeof in;
     int on = 1;
     int fd = socket(tcp ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
@@ -477,11 +477,8 @@ static void start_listening(struct liar *liar, int tcp)
         unlink(un.sun_path);
     }
     int bound = tcp ? bind(fd, (struct sockaddr *)&in, sizeof in) : bind(fd, (struct sockaddr *)&un, sizeof un);
-    if (bound != 0 || listen(fd, 128) != 0 || (tcp && getsockname(fd, (struct sockaddr *)&in, &len) != 0)) {
+    if (bound != 0 || listen(fd, 128) != 0) {
         guard_fail("listen: %s", strerror(errno));
-    }
-    if (tcp) {
-        liar->port = ntohs(in.sin_port);
     }
     liar->listener = fd;
 }
@@ -502,13 +499,16 @@ struct liar *liar_open(const struct liar_options *options)
         guard_fail("the lying server can't start");
     }
     options = options ? options : &defaults;
+    liar->held = -1;
     for (int i = 0; i < CONNECTIONS_MAX; i++) {
         liar->connections[i].fd = liar->connections[i].upstream = -1;
     }
     if (options->upstream) {
         snprintf(liar->upstream, sizeof liar->upstream, "%s", options->upstream);
     }
-    if (!options->tcp) {
+    if (options->tcp) {
+        liar->port = port_hold(&liar->held);
+    } else {
         liar->guard = guard_open();
         snprintf(liar->socket, sizeof liar->socket, "%s/liar.sock", guard_folder(liar->guard));
     }
@@ -541,6 +541,9 @@ void liar_close(struct liar *liar)
     }
     if (liar->listener >= 0) {
         close(liar->listener);
+    }
+    if (liar->held >= 0) {
+        close(liar->held);
     }
     liar_clear(liar);
     for (int i = 0; i < liar->name_count; i++) {

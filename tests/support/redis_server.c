@@ -4,9 +4,7 @@
  */
 #include "support/redis_server.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,13 +16,14 @@
 #include <unistd.h>
 
 #include "support/guard.h"
+#include "support/port.h"
 
 enum { ARGS_MAX = 100, STARTS_MAX = 5, WAIT_MS = 20000 };
 
 struct redis_server {
     struct guard *guard;
-    char socket[80], uri[96], tcp_uri[48], port_text[8];
-    int port;
+    char socket[80], uri[96], tcp_uri[48], port_text[8], bus_text[8];
+    int port, port_fd, bus_fd;      /* the ports are held while it does not run, too; -1: none */
     const char *args[ARGS_MAX + 1]; /* argv */
     char *owned[ARGS_MAX];          /* the caller's arguments, copied */
     int args_count, owned_count;
@@ -167,19 +166,6 @@ static int answers(const struct redis_server *server)
     return ok;
 }
 
-int redis_server_free_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, len) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &len) != 0) {
-        guard_fail("no free port: %s", strerror(errno));
-    }
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
 /* 0, or -1 where it ended at once: somebody took the port. */
 static int start(struct redis_server *server)
 {
@@ -196,11 +182,27 @@ static int start(struct redis_server *server)
     guard_fail("redis-server does not answer");
 }
 
-static void choose_port(struct redis_server *server)
+static void let_go(int fd)
 {
-    server->port = redis_server_free_port();
-    snprintf(server->port_text, sizeof server->port_text, "%d", server->port);
-    snprintf(server->tcp_uri, sizeof server->tcp_uri, "redis://127.0.0.1:%d", server->port);
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+/* Others, where it has some already. */
+static void choose_ports(struct redis_server *server, const struct redis_server_options *options)
+{
+    int port_fd = server->port_fd, bus_fd = server->bus_fd;
+    if (options->tcp) {
+        server->port = port_hold(&server->port_fd);
+        snprintf(server->port_text, sizeof server->port_text, "%d", server->port);
+        snprintf(server->tcp_uri, sizeof server->tcp_uri, "redis://127.0.0.1:%d", server->port);
+    }
+    if (options->cluster) {
+        snprintf(server->bus_text, sizeof server->bus_text, "%d", port_hold(&server->bus_fd));
+    }
+    let_go(port_fd);
+    let_go(bus_fd);
 }
 
 static void add(struct redis_server *server, const char *name, const char *value)
@@ -256,6 +258,7 @@ struct redis_server *redis_server_open(const struct redis_server_options *option
         guard_fail("out of memory");
     }
     options = options ? options : &defaults;
+    server->port_fd = server->bus_fd = -1;
     server->guard = guard_open();
     snprintf(server->socket, sizeof server->socket, "%s/redis.sock", guard_folder(server->guard));
     snprintf(server->uri, sizeof server->uri, "unix://%s", server->socket);
@@ -274,11 +277,13 @@ struct redis_server *redis_server_open(const struct redis_server_options *option
         add(server, "--appendonly", options->persist ? "yes" : "no");
         add(server, "--appendfsync", "always");
     }
+    if (options->cluster) {
+        add(server, "--cluster-enabled", "yes");
+        add(server, "--cluster-port", server->bus_text);
+    }
     add_caller_args(server, options->args);
     for (int i = 0; i < STARTS_MAX; i++) {
-        if (options->tcp) {
-            choose_port(server);
-        }
+        choose_ports(server, options);
         if (start(server) == 0) {
             return server;
         }
@@ -290,6 +295,8 @@ void redis_server_close(struct redis_server *server)
 {
     if (server) {
         guard_close(server->guard);
+        let_go(server->port_fd);
+        let_go(server->bus_fd);
         for (int i = 0; i < server->owned_count; i++) {
             free(server->owned[i]);
         }

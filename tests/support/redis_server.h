@@ -11,6 +11,7 @@ struct redis_server;
 
 struct redis_server_options {
     int tcp;                 /* non-zero: also listens on a free port of 127.0.0.1 (and ::1 where there is one) */
+    int cluster;             /* non-zero: is of a cluster, with a free port for its bus */
     const char *const *args; /* more arguments for redis-server ("--requirepass", "x", NULL); NULL: none */
     const char *sentinel;    /* lines of a Sentinel's configuration: it is one; NULL: it is none */
     int persist;             /* non-zero: append-only file, fsynced, so that a restart finds the data */
@@ -28,9 +29,6 @@ const char *redis_server_tcp_uri(const struct redis_server *server); /* redis://
 const char *redis_server_folder(const struct redis_server *server);
 int redis_server_port(const struct redis_server *server); /* 0 without tcp */
 int redis_server_pid(const struct redis_server *server);  /* 0 while it is not running */
-
-/* A port of the loopback that was free a moment ago. */
-int redis_server_free_port(void);
 
 void redis_server_stop(struct redis_server *server);    /* SIGTERM, waits for its end */
 void redis_server_kill(struct redis_server *server);    /* SIGKILL, waits for its end */
