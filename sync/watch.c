@@ -507,9 +507,8 @@ void weir__watch_stop(struct weir__watch *watch)
     uv_timer_stop(&watch->timer);
     if (watch->fd >= 0) {
         unlink(watch->path);
-        uv_poll_stop(&watch->poll);
-        close(watch->fd);
         uv_close((uv_handle_t *)&watch->poll, on_handle_closed);
+        close(watch->fd); /* behind uv_close, which takes the number out of the loop: another thread may be given it */
     }
 }
 
