@@ -352,9 +352,9 @@ static void ask_once_each(const char *key, unsigned slot, enum weir_mode mode)
         }
         settle(&a);
         ck_assert_int_gt(asks(2) - told, 0);
-        ck_assert_int_eq(askings(0) - asked, asks(2) - told);
     }
     cluster_end_move(&cluster, slot, 2, 0);
+    node_until(askings(0) - asked == asks(2) - told); /* no ASK is said any more, the last one may not yet be obeyed */
     ck_assert_double_eq_tol(total_at(0, key), 100 - taken, 0.1);
     ck_assert_int_eq(node_wait_many(&a, key, 5), 5);
     ck_assert_uint_eq(node_end(&a), 0);

@@ -157,6 +157,13 @@ START_TEST(strict_decisions_follow_ask)
 }
 END_TEST
 
+/* Each script that the second one was sent is behind an ASKING of its own. Told when the node has ended: until then
+ * scripts come between two looks. */
+static void each_was_asked_for(void)
+{
+    node_until(liar_count(second, "ASKING") == liar_count(second, "EVALSHA")); /* as soon as all has been read */
+}
+
 START_TEST(reports_follow_ask)
 {
     open_node(WEIR_HYBRID, NULL);
@@ -167,8 +174,8 @@ START_TEST(reports_follow_ask)
     settle(); /* by way of the second one alone */
     ck_assert_double_eq_tol(charged(), allowed, 0.5);
     ck_assert_uint_gt(liar_count(second, "EVALSHA"), 0);
-    ck_assert_uint_eq(liar_count(second, "ASKING"), liar_count(second, "EVALSHA"));
     end_in_truth(allowed);
+    each_was_asked_for();
 }
 END_TEST
 
@@ -200,8 +207,8 @@ START_TEST(ask_meets_try_again)
     node_until(liar_count(second, "EVALSHA") > 5);
     settle();
     ck_assert_double_eq_tol(charged(), allowed, 0.5);
-    ck_assert_uint_eq(liar_count(second, "ASKING"), liar_count(second, "EVALSHA"));
     end_in_truth(allowed);
+    each_was_asked_for();
 }
 END_TEST
 
