@@ -193,13 +193,16 @@ START_TEST(a_greeting_stands_still)
 }
 END_TEST
 
-/* The answers behind it come one too early: none of them fits, and the last is waited for in vain. */
+/* The answers behind it come one too early, and the first of them does not fit: that ends it at once. Behind a
+ * Sentinel's and INFO's there are none: these are waited for in vain. */
 START_TEST(one_answer_is_left_out)
 {
-    rig.config.connect_timeout_ns = 100 * RIG_MS;
+    int waits = _i == SENTINEL || _i == INFO;
+    if (waits) {
+        rig.config.connect_timeout_ns = 100 * RIG_MS;
+    }
     greet(_i, LIAR_SILENT, NULL);
-    ck_assert_uint_ge(
-        weir__link_errors(rig.link, _i == SENTINEL || _i == INFO ? WEIR__LINK_TIMEOUT : WEIR__LINK_PROTOCOL), 1);
+    ck_assert_uint_ge(weir__link_errors(rig.link, waits ? WEIR__LINK_TIMEOUT : WEIR__LINK_PROTOCOL), 1);
     ck_assert_int_eq(rig.ups, 1);
 }
 END_TEST
