@@ -232,9 +232,11 @@ END_TEST
  * the limiter is long gone. */
 START_TEST(case_E11_a_start_too_many_leaves_nothing)
 {
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
     struct weir_sync *first;
+    options.uri = redis_server_uri(server);
     open_limiter();
-    ck_assert_int_eq(weir_sync_start(&first, w, NULL, NULL), 0);
+    ck_assert_int_eq(weir_sync_start(&first, w, NULL, &options), 0);
     open_loop();
     ck_assert_int_eq(start(redis_server_uri(server)), WEIR_E_BUSY);
     ck_assert_ptr_null(sync_);
