@@ -382,7 +382,7 @@ static _Atomic int refusing;
 
 /* libuv asks whether it can watch a descriptor by adding it: while `refusing`, TCP's can't be. Here, and not by numbers
  * that libuv believes it watches, since the server's thread would be given some of those. */
-__attribute__((visibility("default"))) int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+__attribute__((visibility("default"))) int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
     int domain = 0;
     socklen_t len = sizeof domain;
@@ -391,7 +391,7 @@ __attribute__((visibility("default"))) int epoll_ctl(int epoll, int op, int fd, 
         errno = ENOSPC; /* as where the user watches too many */
         return -1;
     }
-    return (int)syscall(SYS_epoll_ctl, epoll, op, fd, event);
+    return (int)syscall(SYS_epoll_ctl, epfd, op, fd, event);
 }
 
 /* libuv refuses the descriptors of every connection, in each kind of way to a server, while calls are in flight; then

@@ -129,11 +129,10 @@ END_TEST
 START_TEST(takes_of_many_tokens_are_few)
 {
     struct weir__demand d = {0};
-    double now = 10, next = 10;
-    for (int i = 0; i < 100; i++, now += 0.1) {
-        int asked = now >= next - 1e-9;
-        weir__demand_add(&d, now, asked ? 30 : 0, asked ? 30 : 0, 0.2);
-        next += asked ? 0.3 : 0;
+    for (int i = 0; i < 100; i++) {
+        double now = 10 + 0.1 * i;
+        uint64_t asked = i % 3 == 0 ? 30 : 0;
+        weir__demand_add(&d, now, asked, asked, 0.2);
         ck_assert_int_eq(weir__demand_idle(&d, now, 0.2), 0);
         NEAR(d.cost, 30);
         if (i > 30) {
@@ -141,9 +140,9 @@ START_TEST(takes_of_many_tokens_are_few)
         }
     }
     double last = d.last;
-    for (now = last + 0.1; now < last + 5 * 30 / d.rate - 0.1; now += 0.1) {
-        weir__demand_add(&d, now, 0, 0, 0.2);
-        ck_assert_double_gt(weir__demand_rate(&d, now, 0.2), 0);
+    for (int i = 1; 0.1 * i < 5 * 30 / d.rate - 0.1; i++) {
+        weir__demand_add(&d, last + 0.1 * i, 0, 0, 0.2);
+        ck_assert_double_gt(weir__demand_rate(&d, last + 0.1 * i, 0.2), 0);
     }
     weir__demand_add(&d, last + 2, 0, 0, 0.2);
     NEAR(weir__demand_rate(&d, last + 2, 0.2), 0);
