@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define DEMAND_EWMA 0.5 /* s */
+#define LONG 10         /* intervals: nobody's next take of many tokens is waited for any longer */
 #define SHORTEST 0.020  /* s: no key is reported more often by its timer */
 #define MARGIN 50       /* 1 / MARGIN of a lifetime: clocks differ, and a decision takes a moment */
 
@@ -80,6 +81,10 @@ static void close_window(struct weir__demand *demand, double now, double interva
 
 void weir__demand_add(struct weir__demand *demand, double now, uint64_t attempts, uint64_t cost, double interval)
 {
+    if (demand->cost > 1 && weir__demand_idle(demand, now, interval)) { /* of then; nobody was told */
+        demand->rate = demand->attempts = demand->cost = 0;
+        demand->opened = now - interval / 4;
+    }
     if ((double)cost > demand->cost || attempts > 0) /* while nobody asks nothing says that costs are less */
         demand->cost = larger((double)cost, demand->cost > 1 ? 0.9 * demand->cost : 0);
     if (demand->opened == 0 && demand->last == 0) {
@@ -116,6 +121,8 @@ int weir__demand_idle(const struct weir__demand *demand, double now, double inte
     double quiet = now - demand->last;
     if (quiet <= interval / 4)
         return 0;
+    if (demand->cost > 1 && quiet > LONG * interval)
+        return 1;
     return demand->rate <= 0 ? demand->attempts <= 0 : quiet * demand->rate > 5 * take_of(demand);
 }
 

@@ -53,7 +53,8 @@ void weir__demand_add(struct weir__demand *demand, double now, uint64_t attempts
 /* The estimate, the open window included. */
 double weir__demand_rate(const struct weir__demand *demand, double now, double interval);
 
-/* Has nobody asked for the time of five takes (and a quarter of the interval)? Then the slice should be released. */
+/* Has nobody asked for the time of five takes (and a quarter of the interval; of takes of many tokens, ten intervals
+ * at most)? Then the slice should be released. */
 int weir__demand_idle(const struct weir__demand *demand, double now, double interval);
 
 /* ---- asking ------------------------------------------------------------------------------------------------------ */

@@ -147,6 +147,14 @@ START_TEST(takes_of_many_tokens_are_few)
     weir__demand_add(&d, last + 2, 0, 0, 0.2);
     NEAR(weir__demand_rate(&d, last + 2, 0.2), 0);
     NEAR(d.cost, 0);
+    /* What a single one cost, long ago, is nothing that the next take asks for. */
+    struct weir__demand lone = {0};
+    weir__demand_add(&lone, 10, 100, 100, 0.2);
+    ck_assert_int_eq(weir__demand_idle(&lone, 11, 0.2), 0);
+    ck_assert_int_eq(weir__demand_idle(&lone, 13, 0.2), 1);
+    weir__demand_add(&lone, 13, 1, 1, 0.2);
+    NEAR(lone.cost, 1);
+    NEAR(weir__demand_rate(&lone, 13, 0.2), 5);
     /* Smaller ones say that costs are less. */
     weir__demand_add(&d, last + 2.1, 30, 30, 0.2);
     for (int i = 0; i < 40; i++) {
