@@ -370,10 +370,15 @@ static void expire(struct weir__link *link, uint64_t now)
     }
 }
 
-/* When the timer must fire next. */
+/* When the timer must fire next. A connection that has ended waits for nothing but to be told of, later in this turn of
+ * the loop; with times that are over it would never come to that, for libuv (before 1.45) calls a timer again in the
+ * same turn while it is due. */
 static uint64_t next_wait(const struct weir__link *link)
 {
     uint64_t next = NEVER;
+    if (link->state != WEIR__LINK_WAITING && !weir__adapter_is_alive(&link->adapter)) {
+        return NEVER;
+    }
     if (link->state == WEIR__LINK_WAITING || link->state == WEIR__LINK_CONNECTING ||
         link->state == WEIR__LINK_GREETING || link->state == WEIR__LINK_STALLED) {
         next = link->wait_until;

@@ -111,6 +111,28 @@ START_TEST(late_and_closed)
 }
 END_TEST
 
+/* ---- a peer that has gone when a time is over -------------------------------------------------------------------- */
+
+/* The loop stood still meanwhile: its timer comes first in a turn, finds the end of the connection by reading, and must
+ * let the turn go on to where that end is told. Of a command, and of the greeting. */
+START_TEST(gone_when_the_time_is_over)
+{
+    struct rig_answer answer = {0};
+    lie(_i ? "INFO" : "GET", LIAR_SILENT, 0, 1);
+    rig.config.connect_timeout_ns = _i ? 300 * RIG_MS : RIG_HOUR;
+    rig_start(&rig);
+    if (!_i) {
+        rig_wait(&rig, rig.up);
+        ck_assert_int_eq(rig_send(&rig, &answer, 300, "GET", "x", NULL), 0);
+    }
+    rig_wait(&rig, liar_count(liar, _i ? "INFO" : "GET") > 0);
+    liar_cut(liar);
+    uv_sleep(400);
+    rig_wait(&rig, _i ? rig.ups == 1 : answer.calls && rig.ups >= 2);
+    ck_assert_uint_ge(liar_accepted(liar), 2);
+}
+END_TEST
+
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
 
 /* Case 32, 1,000 times: three in flight, the socket readable and writable, the peer goes. In turn: with and without
@@ -335,6 +357,7 @@ static void add_late(TCase *tcase)
     tcase_add_test(tcase, late_answers_are_used);
     tcase_add_test(tcase, late_answers_are_waited_for_so_long);
     tcase_add_test(tcase, late_and_closed);
+    tcase_add_loop_test(tcase, gone_when_the_time_is_over, 0, 2);
 }
 
 static void add_misuse(TCase *tcase)
