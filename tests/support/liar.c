@@ -433,13 +433,13 @@ static void *serve(void *arg)
         while (recv(liar->wake[0], byte, sizeof byte, MSG_DONTWAIT) > 0) {
         }
         /* A descriptor may have been closed, and given out again, while this polled: only those that still are what
-         * they were are read, and reading one that has nothing does no harm. */
+         * they were are read, and reading one that has nothing does no harm. Who is deaf by now reads none. */
         if (fds[1].revents && fds[1].fd == liar->listener) {
             take_connection(liar);
         }
         for (int i = 0; i < CONNECTIONS_MAX; i++) {
             struct connection *connection = &liar->connections[i];
-            if (fds[2 + 2 * i].revents && connection->fd >= 0 && fds[2 + 2 * i].fd == connection->fd) {
+            if (!liar->deaf && fds[2 + 2 * i].revents && connection->fd >= 0 && fds[2 + 2 * i].fd == connection->fd) {
                 read_client(liar, connection);
             }
             if (fds[3 + 2 * i].revents && connection->upstream >= 0 && fds[3 + 2 * i].fd == connection->upstream) {
@@ -601,6 +601,18 @@ void liar_clear(struct liar *liar)
     }
     liar->rule_count = 0;
     pthread_mutex_unlock(&liar->lock);
+}
+
+void liar_release(struct liar *liar)
+{
+    pthread_mutex_lock(&liar->lock);
+    for (int i = 0; i < CONNECTIONS_MAX; i++) {
+        for (struct owed *owed = liar->connections[i].head; owed; owed = owed->next) {
+            owed->due_ms = 0;
+        }
+    }
+    pthread_mutex_unlock(&liar->lock);
+    wake(liar);
 }
 
 void liar_refuse(struct liar *liar, int on)

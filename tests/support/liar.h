@@ -52,15 +52,18 @@ int liar_port(const struct liar *liar);
 void liar_rule(struct liar *liar, const struct liar_rule *rule);
 /* A rule for a Sentinel: it names this port of 127.0.0.1 as the master's. */
 void liar_name_master(struct liar *liar, int port, unsigned skip, unsigned times);
-void liar_clear(struct liar *liar); /* forgets every rule; what hangs goes on hanging */
+void liar_clear(struct liar *liar);   /* forgets every rule; what hangs goes on hanging */
+void liar_release(struct liar *liar); /* what is late is due now */
 
 void liar_refuse(struct liar *liar, int on); /* on: stops listening, so that a connect is refused */
 void liar_deaf(struct liar *liar, int on);   /* on: new connections are accepted, nothing is read any more */
 void liar_cut(struct liar *liar);            /* closes every connection now */
 
-unsigned liar_accepted(struct liar *liar);                   /* connections so far */
-unsigned liar_connected(struct liar *liar);                  /* connections now */
-unsigned liar_count(struct liar *liar, const char *command); /* commands of that name read so far; NULL: all */
+unsigned liar_accepted(struct liar *liar);  /* connections so far */
+unsigned liar_connected(struct liar *liar); /* connections now */
+/* Commands of that name read so far; NULL: all. Where nothing upstream or late is in front of it, what is counted has
+ * been answered. */
+unsigned liar_count(struct liar *liar, const char *command);
 /* The words of the last command of that name, joined by spaces, into buf: its whole length, or 0 for none. */
 size_t liar_last(struct liar *liar, const char *command, char *buf, size_t len);
 

@@ -70,7 +70,7 @@ void rig_open(struct rig *rig, const char *uri)
     uv_timer_start(&rig->tick, on_tick, 1, 1);
     ck_assert_int_eq(weir__uri_parse(uri, &rig->uri), 0);
     rig->config.uri = &rig->uri;
-    rig->config.connect_timeout_ns = 2000 * RIG_MS;
+    rig->config.connect_timeout_ns = 10000 * RIG_MS;
     rig->config.stall_ns = 100 * RIG_MS;
     rig->config.backoff_min_ns = 2 * RIG_MS;
     rig->config.backoff_max_ns = 20 * RIG_MS;
