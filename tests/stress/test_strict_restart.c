@@ -64,16 +64,16 @@ static uint64_t unscheduled(int fd)
     return strtoull(at, NULL, 10);
 }
 
-static unsigned long takes;
+static unsigned long takes; /* so many at least, and until Redis was restarted for the last time */
 static _Atomic unsigned long asked;
-static _Atomic int over;
+static _Atomic int restarted, over;
 
 static void *take(void *arg)
 {
     struct taker *taker = arg;
     int fd = open("/proc/thread-self/schedstat", O_RDONLY);
 
-    for (unsigned long i = 0; i < takes; i++) {
+    for (unsigned long i = 0; i < takes || !atomic_load_explicit(&restarted, memory_order_relaxed); i++) {
         const char *key = keys[(i + taker->number) % KEYS];
         struct weir_request request = {.policy = a.id, .key = key, .key_len = 1, .cost = 1};
         struct weir_result result;
@@ -149,14 +149,13 @@ static void start(void)
 
 START_TEST(each_wait_returns_once_though_redis_is_restarted)
 {
-    unsigned long restarts = number("WEIR_RESTARTS", 2), all, admitted = 0, unsure = 0, late = 0;
+    unsigned long restarts = number("WEIR_RESTARTS", 2), all = 0, admitted = 0, unsure = 0, late = 0;
     struct taker takers[THREADS];
     uint64_t begin = clock_ns(), worst = 0, machine = 0;
     pthread_t sleeper;
     double count, refill;
 
     takes = number("WEIR_TAKES", 1500);
-    all = THREADS * takes;
     memset(takers, 0, sizeof takers);
     start();
     ck_assert_int_eq(pthread_create(&sleeper, NULL, oversleep, &machine), 0);
@@ -165,15 +164,17 @@ START_TEST(each_wait_returns_once_though_redis_is_restarted)
         ck_assert_int_eq(pthread_create(&takers[i].thread, NULL, take, &takers[i]), 0);
     }
     for (unsigned long i = 1; i <= restarts; i++) {
-        while (atomic_load_explicit(&asked, memory_order_relaxed) < all / (restarts + 1) * i)
+        while (atomic_load_explicit(&asked, memory_order_relaxed) < THREADS * takes / (restarts + 1) * i)
             node_pause(1);
         redis_server_kill(server);
         node_pause(30);
         redis_server_restart(server);
     }
+    atomic_store_explicit(&restarted, 1, memory_order_relaxed);
     for (unsigned i = 0; i < THREADS; i++) {
         ck_assert_int_eq(pthread_join(takers[i].thread, NULL), 0);
-        ck_assert_uint_eq(takers[i].returned, takes);
+        ck_assert_uint_ge(takers[i].returned, takes);
+        all += takers[i].returned;
         ck_assert_uint_eq(takers[i].wrong, 0);
         admitted += takers[i].admitted;
         unsure += takers[i].unsure;
@@ -196,7 +197,7 @@ START_TEST(each_wait_returns_once_though_redis_is_restarted)
     ck_assert_double_ge(count + refill, (double)admitted);
     ck_assert_double_le(count, (double)(admitted + unsure));
     /* the short one, beside other tests: that nobody was forgotten */
-    ck_assert_msg(worst <= (getenv("WEIR_TAKES") ? LATE + 2 * machine : NODE_SECOND),
+    ck_assert_msg(worst <= (getenv("WEIR_TAKES") ? LATE : NODE_SECOND) + 2 * machine,
                   "%.1f ms past the deadline, where a sleeper is %.1f ms late", (double)worst / 1e6,
                   (double)machine / 1e6);
     node_close(&a);

@@ -297,9 +297,13 @@ static void run_storm(int kind, void (*meanwhile)(void))
     join(threads);
 }
 
-static void wait_a_while(void)
+static void wait_for_evictions(void)
 {
+    struct weir_stats stats = {.size = sizeof stats};
+
     sleep_ms(300);
+    for (int i = 0; i < 1000 && weir_stats_get(w, &stats) == 0 && stats.evictions == 0; i++)
+        sleep_ms(10);
 }
 
 /* A bucket is dropped only when it is full, so its key gets no more than if it had stayed. */
@@ -311,7 +315,7 @@ START_TEST(eviction_mints_nothing)
 
     open_with(PLACES, false, limit, STORM_BURST);
     begun = weir_now(w);
-    run_storm(_i, wait_a_while);
+    run_storm(_i, wait_for_evictions);
     most = STORM_BURST + (weir_now(w) - begun) * limit / SECOND;
     for (size_t key = 0; key < KEYS; key++) {
         uint64_t allowed = 0;
