@@ -385,7 +385,7 @@ static void hook_stats(void *ctx, struct weir_stats *stats)
     stats->written_off_tokens = atomic_load_explicit(&count->written_off_tokens, memory_order_relaxed);
     stats->unreturned_tokens = atomic_load_explicit(&count->unreturned_tokens, memory_order_relaxed);
     stats->last_sync_ns = atomic_load_explicit(&count->last_sync_ns, memory_order_relaxed);
-    stats->store_up = atomic_load_explicit(&count->store_up, memory_order_relaxed);
+    stats->store_up = atomic_load_explicit(&count->store_up, memory_order_acquire);
     if (is_open(sync))
         stats->reconnects = weir__store_reconnects(sync->node.store);
 }

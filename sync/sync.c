@@ -213,9 +213,10 @@ static void on_state(void *arg, int up, enum weir__link_kind why)
     WEIR__PROBE2(store_state, up, weir__link_kind_label(why));
     if (sync->finished)
         return;
-    atomic_store_explicit(&sync->node.count.store_up, up, memory_order_relaxed);
     weir__strict_link(sync->strict, up);
     weir__reconcile_link(sync->rec, up);
+    /* last, and release: whoever sees that Redis is there is answered by it */
+    atomic_store_explicit(&sync->node.count.store_up, up, memory_order_release);
 }
 
 static void on_log(void *arg, enum weir_log_level level, const char *line)
