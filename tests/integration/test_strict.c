@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <uv.h>
+
 #include "support/liar.h"
 #include "support/node.h"
 #include "support/redis_server.h"
@@ -469,13 +471,16 @@ START_TEST(no_answer_is_the_outage_policys)
     struct weir_policy policy = strict_policy(1000, NODE_DAY, 1000);
     struct weir_result result;
     static struct heard heard;
-    int64_t left;
+    uint64_t began;
+    int64_t left, probes;
 
     node_open(&a, &policy);
     node_start(&a, redis_server_uri(server), NULL);
     ck_assert_int_eq(node_take(&a, "k", NULL), WEIR_ALLOW);
+    ck_assert_uint_eq(node_flush(&a), 0); /* of what an outage policy may have charged already */
     left = remaining_at_last(&a, "k");
     redis_server_pause(server);
+    began = uv_hrtime();
     for (int i = 0; i < 300; i++) {
         ck_assert_int_eq(node_take(&a, "k", &result), WEIR_ALLOW);
         ck_assert_uint_eq(result.flags & WEIR_DEGRADED, WEIR_DEGRADED);
@@ -484,12 +489,13 @@ START_TEST(no_answer_is_the_outage_policys)
         ask(&a, "k", 1, &heard);
     node_until(calls_of(&heard) == 50);
     ck_assert_int_eq(heard.degraded, 50);
+    probes = 4 + (int64_t)((uv_hrtime() - began) / (100 * NODE_MS)); /* three, then one each 100 ms */
     redis_server_resume(server);
     node_until(node_take(&a, "other", &result) == WEIR_ALLOW && result.flags == 0);
     /* those that were on their way may have run, each once; what the outage policy charged is told as well */
     ck_assert_int_eq(node_flush(&a), 0);
     ck_assert_int_le(remaining_at_last(&a, "k"), left);
-    ck_assert_int_ge(remaining_at_last(&a, "k"), left - 350 - 8);
+    ck_assert_int_ge(remaining_at_last(&a, "k"), left - 350 - probes);
     node_close(&a);
 }
 END_TEST
@@ -549,17 +555,19 @@ START_TEST(shards_share_a_script)
 {
     struct weir_policy policy = strict_policy(10, NODE_DAY, 10);
     struct weir_result results[SPREAD];
-    unsigned long before;
+    int together = 0;
 
     start(&a, &policy);
-    before = scripts_run();
     for (int round = 1; round <= 10; round++) {
+        unsigned long before = scripts_run();
+
         ck_assert_int_eq(take_spread(&a, results), SPREAD);
+        together += scripts_run() - before == 1;
         for (int i = 0; i < SPREAD; i++)
             ck_assert_int_eq(results[i].remaining, 10 - round);
     }
     ck_assert_int_eq(take_spread(&a, results), 0);
-    ck_assert_uint_le(scripts_run() - before, 22); /* one each, were it not for the loop's turns */
+    ck_assert_int_ge(together, 5); /* all ten, were it not for the loop's turns */
     node_close(&a);
 }
 END_TEST
@@ -737,9 +745,11 @@ START_TEST(strict_respects_slices)
     node_open(&a, &hybrid);
     node_start(&a, redis_server_uri(server), node_patient());
     start(&b, &strict);
-    for (int i = 0; i < 600; i++) {
+    for (int i = 0; i < 600 || (allowed < 180 && i < 10000); i++) { /* a slice may be long on its way */
         allowed += node_take(&a, "k", NULL) == WEIR_ALLOW;
         allowed += node_take(&b, "k", NULL) == WEIR_ALLOW;
+        if (i >= 600)
+            node_pause(1);
     }
     ck_assert_msg(allowed >= 180 && allowed <= 200 + 20 + 1, "%d allowed", allowed);
     node_close(&a);
