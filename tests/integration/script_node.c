@@ -6,6 +6,7 @@
 #include "support/suite.h"
 
 #include <string.h>
+#include <time.h>
 
 struct redis_server *server;
 struct script_client client;
@@ -89,6 +90,13 @@ struct weir__wire_seen peek(const char *key)
     struct weir__wire_seen seen;
     ck_assert_int_eq(script_client_peek(&client, &target, key, now, &head, &seen, NULL, 0), 0);
     return seen;
+}
+
+long long clock_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
 void drop(char which)

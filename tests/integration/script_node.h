@@ -56,6 +56,9 @@ void report(struct node *node, const char *key, int64_t spent, double level, dou
 
 struct weir__wire_seen peek(const char *key);
 
+/* The machine's clock, ms: what is left of a time to live has grown less since then. */
+long long clock_ms(void);
+
 /* Deletes 'a', 'b' or 'n' behind the scripts' back. */
 void drop(char which);
 
