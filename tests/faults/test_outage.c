@@ -82,6 +82,37 @@ static void settle(struct node *node)
     node_until(node_flush(node) == 0 && node->status == 0);
 }
 
+/* Until n are admitted, by slices: what they admit is told once, however long the machine stands still. A take that
+ * waits for Redis is charged twice where its answer is lost. */
+static void spend(struct node *node, const char *key, int n)
+{
+    for (int i = 0; i < n; i++)
+        node_until(node_take(node, key, NULL) == WEIR_ALLOW);
+}
+
+/* Until an outage policy answers, of a node that nobody can answer any more: it has seen that, so that no late answer
+ * of before brings the key back. */
+static void until_degraded(struct node *node, const char *key)
+{
+    node_until(node_stats(node).store_up == 0);
+    node_until(is_degraded(node, key));
+}
+
+/* An outage that is seen before long is none where the machine stands still for a second. */
+static struct weir_sync_options unhurried(void)
+{
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+
+    options.timeout_ms = 1000;
+    return options;
+}
+
+/* Tokens that have come since, at so many a day. */
+static double refill(uint64_t since, double per_day)
+{
+    return per_day * (double)(uv_hrtime() - since) / (double)NODE_DAY;
+}
+
 /* ---- a link that is cut ------------------------------------------------------------------------------------------ */
 
 /* Case 24, with the slice given back before the cut, and with it in hand. */
@@ -91,12 +122,12 @@ START_TEST(what_is_pending_survives_a_cut)
 
     node_open(&a, &policy);
     node_start(&a, liar_uri(liar), node_calm());
-    node_spend(&a, "k", 10);
+    spend(&a, "k", 10);
     settle(&a);
     ck_assert_double_eq_tol(total_of("k"), 90, 0.1);
     node_until(_i || script_client_look(server, "p", "k").n_slices == 0);
     cut();
-    node_until(is_degraded(&a, "k"));
+    until_degraded(&a, "k");
     ck_assert_int_eq(take_degraded(&a, "k", 30), 30);
     ck_assert_int_eq(weir_sync_flush(a.sync, NULL, NULL), 0);
     ck_assert_int_eq(take_degraded(&a, "k", 5), 5);
@@ -117,6 +148,7 @@ static void check_exact(enum liar_act act, unsigned times, unsigned ms)
     struct weir_policy policy = node_policy(7000, NODE_DAY, 100000);
     struct liar_rule rule = {.command = "EVALSHA", .skip = 3, .times = times, .act = act, .ms = ms};
     struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    uint64_t begun = uv_hrtime();
     long allowed = 0;
     double missing;
 
@@ -135,8 +167,8 @@ static void check_exact(enum liar_act act, unsigned times, unsigned ms)
     ck_assert_uint_eq(node_end(&a), 0);
     ck_assert_uint_gt(node_stats(&a).allowed, 100);
     missing = 100000 - total_of("k");
-    ck_assert_msg(missing <= (double)allowed && missing > (double)allowed - 2, "%ld admitted, %f in Redis", allowed,
-                  missing);
+    ck_assert_msg(missing <= (double)allowed && missing > (double)allowed - 2 - refill(begun, 7000),
+                  "%ld admitted, %f in Redis", allowed, missing);
     node_close(&a);
 }
 
@@ -164,18 +196,21 @@ START_TEST(a_silent_server_charges_once)
 }
 END_TEST
 
-/* Answers that are always late are answers: each batch goes once, but where the machine stands still for so long that
- * the connection is given up. (One for which the node had no CPU all the while seems to be in time.) */
-START_TEST(a_server_that_is_always_late_is_heard)
+/* Answers that are always late are answers: each batch goes once. (One for which the node had no CPU all the while
+ * seems to be in time.) Returns whether the connection was kept: it is given up where the machine stands still. */
+static int hear_late_answers(void)
 {
     struct weir_policy policy = node_policy(7000, NODE_DAY, 100000);
     struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+    unsigned connections = liar_accepted(liar), scripts = liar_count(liar, "EVALSHA");
+    uint64_t begun = uv_hrtime();
     struct weir_stats stats;
     long allowed = 0;
+    double missing;
+    int kept;
 
     options.interval_ms = 200;
     options.timeout_ms = 40;
-    liar_rule(liar, &(struct liar_rule){.command = "EVALSHA", .act = LIAR_LATE, .ms = 70});
     node_open(&a, &policy);
     node_start(&a, liar_uri(liar), &options);
     node_until(node_stats(&a).syncs > 0);
@@ -184,12 +219,25 @@ START_TEST(a_server_that_is_always_late_is_heard)
         usleep(500);
     }
     node_until(node_flush(&a) == 0 && a.status == 0);
-    ck_assert_double_eq_tol(100000 - total_of("k"), (double)allowed, 2);
+    missing = 100000 - total_of("k");
+    ck_assert_msg(missing <= (double)allowed + 2 && missing > (double)allowed - 2 - refill(begun, 7000),
+                  "%ld admitted, %f in Redis", allowed, missing);
     stats = node_stats(&a);
     ck_assert_uint_gt(stats.sync_errors, 0);
     ck_assert_uint_gt(stats.syncs, 64);
-    ck_assert_uint_lt(2 * liar_count(liar, "EVALSHA"), 3 * stats.syncs); /* each twice, were they not used */
+    scripts = liar_count(liar, "EVALSHA") - scripts;
+    kept = liar_accepted(liar) == connections + 1;
+    ck_assert(!kept || 2 * scripts < 3 * stats.syncs); /* each twice, were they not used */
     node_close(&a);
+    ck_assert_str_eq(redis_server_do(server, "FLUSHALL", NULL), "OK");
+    return kept;
+}
+
+START_TEST(a_server_that_is_always_late_is_heard)
+{
+    liar_rule(liar, &(struct liar_rule){.command = "EVALSHA", .act = LIAR_LATE, .ms = 70});
+    for (int tries = 1; !hear_late_answers(); tries++)
+        ck_assert_int_lt(tries, 5);
 }
 END_TEST
 
@@ -303,7 +351,7 @@ START_TEST(another_shard_count_is_an_error_not_another_limit)
     node_until(node_stats(&b).store_up);
     node_until(node_said(&b, weir_strerror(WEIR_E_MISMATCH)));
     take_degraded(&b, "k", 3);
-    ck_assert_uint_gt(node_stats(&b).sync_errors, 0);
+    node_until(node_stats(&b).sync_errors > 0);
     ck_assert_uint_eq(node_end(&b), 3);
     node_close(&b);
     node_close(&a);
@@ -314,20 +362,21 @@ END_TEST
 
 START_TEST(a_redis_that_comes_back_empty_gives_nothing_away)
 {
+    struct weir_sync_options options = unhurried();
     struct weir_policy policy = slow_policy();
     int allowed = 60;
 
     node_open(&a, &policy);
-    node_start(&a, redis_server_uri(server), node_calm());
-    node_spend(&a, "k", allowed);
+    node_start(&a, redis_server_uri(server), &options);
+    spend(&a, "k", allowed);
     settle(&a);
     redis_server_kill(server);
-    node_until(is_degraded(&a, "k"));
+    until_degraded(&a, "k");
     allowed += take_degraded(&a, "k", 20);
     redis_server_restart(server);
     settle(&a);
     /* for a slice's lifetime it only gathers what it had told */
-    for (int i = 0; i < 150; i++) {
+    for (int i = 0; i < 300 || (allowed < 100 && i < 1000); i++) {
         allowed += node_take(&a, "k", NULL) == WEIR_ALLOW;
         allowed += node_wait(&a, "k", 1, NULL) == WEIR_ALLOW;
         usleep(10000);
@@ -342,14 +391,15 @@ END_TEST
 /* Redis forgets all under load, while slices are out. */
 START_TEST(a_flushed_redis_gives_nothing_away)
 {
+    struct weir_sync_options options = unhurried();
     struct weir_policy policy = node_policy(1000, NODE_DAY, 1000);
     int allowed = 0;
 
     node_open(&a, &policy);
     node_open(&b, &policy);
-    node_start(&a, redis_server_uri(server), node_calm());
-    node_start(&b, redis_server_uri(server), node_calm());
-    for (int i = 0; i < 4000; i++) {
+    node_start(&a, redis_server_uri(server), &options);
+    node_start(&b, redis_server_uri(server), &options);
+    for (int i = 0; i < 10000 || (allowed < 900 && i < 40000); i++) {
         allowed += node_take(&a, "k", NULL) == WEIR_ALLOW;
         allowed += node_take(&b, "k", NULL) == WEIR_ALLOW;
         if (i == 1200)
@@ -368,14 +418,17 @@ START_TEST(open_admits)
 {
     struct weir_policy policy = slow_policy();
     struct weir_result result;
+    unsigned accepted;
 
     policy.on_outage = WEIR_OUTAGE_OPEN;
     node_open(&a, &policy);
-    node_start(&a, redis_server_uri(server), node_calm());
+    node_start(&a, liar_uri(liar), node_calm());
     for (int i = 0; i < 10; i++) /* charged: none that a pause of the machine lets in */
-        node_until(node_wait(&a, "k", 1, &result) == WEIR_ALLOW && !(result.flags & WEIR_DEGRADED));
+        node_until(node_take(&a, "k", &result) == WEIR_ALLOW && !(result.flags & WEIR_DEGRADED));
     settle(&a);
     redis_server_pause(server);
+    accepted = liar_accepted(liar);
+    node_until(liar_accepted(liar) > accepted); /* no answer of before is on its way any more */
     node_until(is_degraded(&a, "k"));
     ck_assert_int_eq(take_degraded(&a, "k", 500), 500);
     redis_server_resume(server);
@@ -397,10 +450,10 @@ START_TEST(closed_denies)
     policy.on_outage = WEIR_OUTAGE_CLOSED;
     node_open(&a, &policy);
     node_start(&a, redis_server_uri(server), &options);
-    node_spend(&a, "k", 10);
+    spend(&a, "k", 10);
     settle(&a);
     redis_server_kill(server);
-    node_until(is_degraded(&a, "k"));
+    until_degraded(&a, "k");
     ck_assert_int_eq(take_degraded(&a, "k", 50), 0);
     ck_assert_int_eq(node_take(&a, "k", &result), WEIR_DENY);
     ck_assert_uint_gt(result.retry_after_ns, 0);
@@ -420,7 +473,7 @@ START_TEST(local_enforces_a_share)
     node_open(&a, &policy);
     node_start(&a, redis_server_uri(server), &options);
     redis_server_kill(server);
-    node_until(is_degraded(&a, "new"));
+    until_degraded(&a, "new");
     ck_assert_int_eq(take_degraded(&a, "new", 200), 50);
     node_close(&a);
 }
@@ -439,7 +492,7 @@ START_TEST(a_redis_that_is_down_at_first_is_told_later)
     settle(&a);
     ck_assert_double_eq_tol(total_of("k"), 70, 0.1);
     node_until(!is_degraded(&a, "k"));
-    node_spend(&a, "k", 10);
+    spend(&a, "k", 10);
     settle(&a);
     node_close(&a);
     ck_assert_double_eq_tol(total_of("k"), 60, 0.1);
@@ -486,6 +539,7 @@ START_TEST(who_waits_is_answered_once)
             sum += allowed[i];
         }
         node_end(&a);
+        liar_cut(liar); /* who is deaf never hears that they have gone */
         ck_assert_int_eq((long)node_stats(&a).allowed, sum);
         ck_assert_int_eq((long)node_stats(&a).degraded, WAITING + 1);
         node_close(&a);
@@ -519,9 +573,9 @@ START_TEST(no_memory_for_a_while_loses_nothing)
 {
     struct weir_options options = WEIR_OPTIONS_INIT;
     struct weir_policy policy = node_policy(7000, NODE_DAY, 100000);
-    struct weir_request request = {.key = "k", .key_len = 1, .cost = 1};
+    uint64_t begun = uv_hrtime();
     struct weir_result result;
-    long allowed = 0;
+    long allowed = 0, doubtful = 0;
     double missing;
 
     memset(&a, 0, sizeof a);
@@ -529,21 +583,23 @@ START_TEST(no_memory_for_a_while_loses_nothing)
     options.allocator.release = scarce_release;
     ck_assert_int_eq(weir_open(&a.w, &options), 0);
     ck_assert_int_eq(weir_policy_add(a.w, &policy, &a.id), 0);
-    request.policy = a.id;
     a.hybrid = 1;
     node_start(&a, redis_server_uri(server), node_calm());
     for (int i = 0; i < 3000; i++) {
         atomic_store_explicit(&scarce, i > 500 && i < 2500, memory_order_relaxed);
         allowed += node_take(&a, "k", &result) == WEIR_ALLOW;
-        if (i % 100 == 0) /* from memory, from Redis, or by what there is where it can't be asked */
-            allowed += weir_take_wait(a.w, &request, 0, &result) == WEIR_ALLOW;
+        result.flags = 0;
+        if (i % 100 == 0) { /* from memory, from Redis, or by what there is where it can't be asked */
+            allowed += node_wait(&a, "k", 1, &result) == WEIR_ALLOW;
+            doubtful += (result.flags & WEIR_DEGRADED) != 0; /* asked and not heard: charged twice */
+        }
         usleep(200);
     }
     settle(&a);
     ck_assert_uint_eq(node_end(&a), 0);
     missing = 100000 - total_of("k");
-    ck_assert_msg(missing <= (double)allowed && missing > (double)allowed - 2, "%ld admitted, %f in Redis", allowed,
-                  missing);
+    ck_assert_msg(missing <= (double)(allowed + doubtful) && missing > (double)allowed - 2 - refill(begun, 7000),
+                  "%ld admitted, of %ld in doubt, %f in Redis", allowed, doubtful, missing);
     node_close(&a);
 }
 END_TEST
@@ -571,6 +627,7 @@ START_TEST(a_loop_that_stands_still_ends_its_slices)
     uv_loop_t loop;
 
     options.uri = redis_server_uri(server);
+    options.drain_ms = 10000;
     policy.on_outage = WEIR_OUTAGE_CLOSED;
     node_open(&a, &policy);
     ck_assert_int_eq(uv_loop_init(&loop), 0);
@@ -581,22 +638,22 @@ START_TEST(a_loop_that_stands_still_ends_its_slices)
         uv_run(&loop, UV_RUN_NOWAIT);
         node_pause(1);
     }
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < 300 || is_degraded(&a, "k"); i++) { /* at the end it holds a slice, if but for a moment */
+        ck_assert_int_lt(i, 5000);
         node_take(&a, "k", NULL);
         uv_run(&loop, UV_RUN_NOWAIT);
         usleep(500);
     }
-    ck_assert_int_eq(is_degraded(&a, "k"), 0);
     for (uint64_t end = uv_hrtime() + 5 * NODE_SECOND; uv_hrtime() < end; usleep(200)) /* nobody runs the loop */
         allowed += node_take(&a, "k", NULL) == WEIR_ALLOW;
     ck_assert_int_le(allowed, 1000); /* what a slice may hold and refill before its end; 5,000 were refilled in all */
     ck_assert(is_degraded(&a, "k") && is_degraded(&a, "another"));
-    for (int i = 0; i < 1000 && is_degraded(&a, "k"); i++) {
+    for (int i = 0; is_degraded(&a, "k"); i++) {
+        ck_assert_int_lt(i, 1000);
         node_take(&a, "k", NULL);
         uv_run(&loop, UV_RUN_NOWAIT);
         node_pause(5);
     }
-    ck_assert_int_eq(is_degraded(&a, "k"), 0);
     uv_close((uv_handle_t *)&host, NULL);
     ck_assert_int_eq(weir_sync_close(a.sync, on_end, &closed), 0);
     uv_run(&loop, UV_RUN_DEFAULT);
