@@ -178,6 +178,13 @@ void weir__reconcile_flush(struct weir__reconcile *rec, struct weir__flush *flus
     arm_deadline(rec);
 }
 
+void weir__flush_lead(struct weir__reconcile *rec)
+{
+    if (rec->stage == WEIR__FLUSH_IDLE)
+        begin(rec);
+    arm_deadline(rec);
+}
+
 void weir__reconcile_drain(struct weir__reconcile *rec, void (*cb)(void *arg), void *arg)
 {
     rec->draining = 1;

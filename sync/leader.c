@@ -117,6 +117,7 @@ static void take_over(struct weir__reconcile *rec)
     uv_timer_start(&rec->pulse, weir__leader_pulse, PULSE_MS, PULSE_MS);
     weir__reconcile_policies(rec);
     weir__reconcile_link(rec, rec->up);
+    weir__flush_lead(rec);
 }
 
 void weir__leader_follow(struct weir__reconcile *rec)
@@ -139,11 +140,7 @@ int weir__leader_has_heirs(struct weir__reconcile *rec)
 /* The last one to close reports what there is, as soon as the one that leads and closes as well has ended. */
 static void on_last(uv_timer_t *timer)
 {
-    struct weir__reconcile *rec = timer->data;
-
-    weir__leader_follow(rec);
-    if (!rec->follows)
-        weir__reconcile_drain(rec, rec->drained, rec->drained_arg);
+    weir__leader_follow(timer->data);
 }
 
 void weir__leader_wait(struct weir__reconcile *rec)

@@ -156,6 +156,9 @@ void weir__flush_advance(struct weir__reconcile *rec);
 /* What was taken, or noted as due, has gone back to the table: whoever waits for it waits for another sweep. */
 void weir__flush_resweep(struct weir__reconcile *rec);
 
+/* It leads from now on: the flushes, and the drain, that waited for the one that led before are its own work. */
+void weir__flush_lead(struct weir__reconcile *rec);
+
 /* Whole tokens that Redis has not acknowledged. */
 uint64_t weir__flush_unsent(struct weir__reconcile *rec);
 
