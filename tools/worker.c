@@ -13,6 +13,7 @@
 #define MS UINT64_C(1000000)
 #define STATS_EVERY_NS (50 * MS)
 #define CATCH_UP_NS (50 * MS) /* a worker that was held up asks for that much of what it missed, not for all */
+#define LOOK_NS (10000 * MS)  /* at the end, until Redis has told its level */
 
 #define MANY 64 /* decisions asked for at once */
 
@@ -384,18 +385,30 @@ int worker_run(struct fleet_board *board, unsigned index)
     return live(&me) == 0 ? 0 : 1;
 }
 
+/* Again while Redis is late: a busy machine may well need more than the timeout of one answer. */
+static int look(struct worker *me, uint64_t *tokens)
+{
+    uint64_t deadline = fleet_now() + LOOK_NS;
+    do {
+        struct weir_result result;
+        await_store(me);
+        int verdict = weir_peek(me->limiter, me->policy, key, sizeof key - 1, 0, &result);
+        if (verdict >= 0 && !(result.flags & WEIR_DEGRADED)) {
+            *tokens = (uint64_t)result.remaining;
+            return 0;
+        }
+        rest(MS);
+    } while (fleet_now() < deadline);
+    return -1;
+}
+
 int worker_look(struct fleet_board *board, uint64_t *tokens)
 {
     unsigned index = board->options.processes;
     struct worker me = {.board = board, .mine = &board->workers[index], .index = index, .mode = WEIR_STRICT};
-    struct weir_result result;
     int found = -1;
     if (open_limiter(&me) == 0) {
-        await_store(&me);
-        if (weir_peek(me.limiter, me.policy, key, sizeof key - 1, 0, &result) >= 0 && !(result.flags & WEIR_DEGRADED)) {
-            *tokens = (uint64_t)result.remaining;
-            found = 0;
-        }
+        found = look(&me, tokens);
     }
     if (me.sync && close_sync(&me) != 0) {
         return -1; /* its thread may still use the limiter */
