@@ -27,6 +27,7 @@ struct trial {
     long p, q;              /* admitted */
     long certain, doubtful; /* of strict: admitted by Redis; answered by the outage policy */
     long degraded;          /* takes of p that said so */
+    uint64_t begun;         /* tokens have come since then */
     enum trial_mode only;   /* what trial_load takes; the test may set it */
 };
 
