@@ -167,6 +167,7 @@ START_TEST(the_own_clock_is_monotonic_time)
     struct weir_options o = WEIR_OPTIONS_INIT;
     weir_policy_id id;
     uint64_t before;
+    int verdict;
 
     for (int clock = 0; clock < 2; clock++) {
         teardown();
@@ -176,10 +177,15 @@ START_TEST(the_own_clock_is_monotonic_time)
         before = weir_now(w);
         ck_assert_int_eq(take(id, 1), WEIR_ALLOW);
         ck_assert_int_eq(weir_take_at(w, id, "key", 3, 1, before, &r), WEIR_DENY);
-        while (weir_now(w) < before + 10 * MS)
-            ;
-        ck_assert_int_eq(take(id, 1), WEIR_ALLOW);
-        ck_assert_int_eq(take(id, 1), WEIR_DENY);
+        do { /* until both takes are made within the millisecond that brings a token */
+            before = weir_now(w);
+            while (weir_now(w) < before + 10 * MS)
+                ;
+            before = weir_now(w);
+            ck_assert_int_eq(take(id, 1), WEIR_ALLOW);
+            verdict = take(id, 1);
+        } while (weir_now(w) - before >= MS);
+        ck_assert_int_eq(verdict, WEIR_DENY);
         ck_assert_uint_le(r.retry_after_ns, MS);
     }
 }
