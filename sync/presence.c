@@ -60,6 +60,7 @@ int weir__presence_is_working(const struct weir__reconcile *rec)
 void weir__presence_ask(struct weir__reconcile *rec, uint64_t mono)
 {
     struct weir__lane *chosen = NULL;
+    int hybrid = 0;
 
     if (weir__presence_is_working(rec))
         return;
@@ -71,10 +72,13 @@ void weir__presence_ask(struct weir__reconcile *rec, uint64_t mono)
              i++) {
             struct weir__lane *lane = &rec->courses[id].lanes[i];
 
+            hybrid = 1;
             /* the stalest; where some don't answer, the one that answered last: its server is there */
             if (!lane->batch && (!chosen || (lane->answered_at < chosen->answered_at) == !rec->parked))
                 chosen = lane;
         }
+    if (!hybrid) /* who becomes it goes on from here: as long as the connection is there, so is Redis */
+        weir__reconcile_alive(rec, weir_now(rec->node->w));
     if (!chosen)
         return;
     chosen->presence = 1;

@@ -232,6 +232,26 @@ START_TEST(without_an_outage_nothing_is_degraded)
 }
 END_TEST
 
+/* The same where nobody asked anything for longer than an answer is good for. */
+START_TEST(a_switch_after_a_while_is_no_outage)
+{
+    struct weir_policy policy = node_policy(400, NODE_SECOND, 200);
+    struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
+
+    options.timeout_ms = 500; /* good for 1.3 s */
+    policy.mode = WEIR_STRICT;
+    policy.on_outage = WEIR_OUTAGE_OPEN;
+    node_open(&a, &policy);
+    node_start(&a, redis_server_uri(server), &options);
+    ck_assert_int_eq(node_take(&a, "shared", NULL), WEIR_ALLOW);
+    node_pause(3000);
+    policy.mode = WEIR_HYBRID;
+    ck_assert_int_eq(weir_policy_set(a.w, a.id, &policy), 0);
+    take_undegraded(&a, 1);
+    node_close(&a);
+}
+END_TEST
+
 /* Case 39's neighbour: the limit holds over keys as well, none is taken for another. */
 START_TEST(many_keys_at_once)
 {
@@ -626,6 +646,7 @@ static Suite *suite(void)
     tcase_add_test(limit, limiters_in_one_process_share_a_limit);
     tcase_add_test(limit, forked_processes_share_a_limit);
     tcase_add_test(limit, without_an_outage_nothing_is_degraded);
+    tcase_add_test(limit, a_switch_after_a_while_is_no_outage);
     tcase_add_test(limit, many_keys_at_once);
     suite_add_tcase(s, limit);
     tcase_add_checked_fixture(once, open_server, close_server);
