@@ -221,7 +221,8 @@ struct weir__wire_seen script_client_look_in(const struct redis_server *server, 
     script_client_open(&client, server);
     keep(&client, redisCommand(client.redis, "SELECT %u", db));
     ck_assert_int_eq(client.error, 0);
-    ck_assert_int_eq(script_client_peek(&client, &target, key, 0, &head, &seen, NULL, 0), 0);
+    int status = script_client_peek(&client, &target, key, 0, &head, &seen, NULL, 0);
+    ck_assert_msg(status == 0, "look: %d, %s", status, client.error ? client.reply : "no error");
     script_client_close(&client);
     return seen;
 }

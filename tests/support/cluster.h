@@ -20,6 +20,9 @@ struct cluster {
 void cluster_open(struct cluster *cluster, int replicas);
 void cluster_close(struct cluster *cluster);
 
+/* Who is silent for a second is dead from now on, to those that run; until then it is 15 s. */
+void cluster_mourn_soon(const struct cluster *cluster);
+
 /* Which server has the slot by the even split. */
 int cluster_owner(unsigned slot);
 
