@@ -18,6 +18,7 @@
 #include "support/redis_server.h"
 #include "support/suite.h"
 
+#define TURNS_MOST 100000      /* of 0.2 ms at least: longer than anything takes */
 #define MOST_ALLOCATIONS 2000u /* a scenario that asks more often never ends */
 
 /* Memory that counts itself. Blocks are touched in full, so that a size told wrongly shows under a sanitizer. */
@@ -179,7 +180,7 @@ static void count_down(void *arg, int status, uint64_t unsent)
 static void wait_for(_Atomic int *done)
 {
     struct timespec pause = {0, 200000};
-    for (int i = 0; i < 25000 && !atomic_load_explicit(done, memory_order_acquire); i++)
+    for (int i = 0; i < TURNS_MOST && !atomic_load_explicit(done, memory_order_acquire); i++)
         nanosleep(&pause, NULL);
     ck_assert_int_eq(atomic_load_explicit(done, memory_order_acquire), 1);
 }
@@ -197,7 +198,7 @@ static void wait_until_up(struct weir *w)
 {
     struct timespec pause = {0, 200000};
     struct weir_stats stats = {.size = sizeof stats};
-    for (int i = 0; i < 25000 && !stats.store_up; i++) {
+    for (int i = 0; i < TURNS_MOST && !stats.store_up; i++) {
         nanosleep(&pause, NULL);
         ck_assert_int_eq(weir_stats_get(w, &stats), 0);
     }
@@ -241,7 +242,7 @@ static int ask_in_all_ways(struct weir *w, const weir_policy_id *ids)
         status = weir_forget(w, ids[i], "x", 1);
         met |= status == WEIR_E_TIMEOUT ? 1 : decision(status);
     }
-    for (int i = 0; i < 25000 && atomic_load_explicit(&answers, memory_order_acquire) < asked; i++)
+    for (int i = 0; i < TURNS_MOST && atomic_load_explicit(&answers, memory_order_acquire) < asked; i++)
         nanosleep(&(struct timespec){0, 200000}, NULL);
     ck_assert_int_eq(atomic_load_explicit(&answers, memory_order_acquire), asked);
     return met;

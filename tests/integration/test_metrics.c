@@ -155,7 +155,7 @@ START_TEST(an_outage)
 
     node_open(&a, &policy);
     strict = add(&a, "strict", WEIR_STRICT);
-    node_start(&a, redis_server_uri(server), NULL);
+    node_start(&a, redis_server_uri(server), node_patient()); /* it is connected when Redis ends */
     redis_server_kill(server);
     node_until(!node_stats(&a).store_up);
     for (int i = 0; i < 15; i++) {
@@ -260,17 +260,18 @@ START_TEST(log_lines_have_levels)
     options.log = count_line;
     sync_options.uri = redis_server_uri(server);
     sync_options.drain_ms = 100;
+    sync_options.timeout_ms = 5000; /* that nobody has a CPU is nothing to tell of */
     ck_assert_int_eq(weir_open(&w, &options), 0);
     ck_assert_int_eq(weir_policy_add(w, &policy, &id), 0);
     ck_assert_int_eq(weir_sync_start(&sync, w, NULL, &sync_options), 0);
     node_until(lines_of(WEIR_LOG_INFO) > 0);
     ck_assert_int_eq(lines_of(WEIR_LOG_ERROR), 0);
     warnings = lines_of(WEIR_LOG_WARN);
-    told = lines_of(WEIR_LOG_INFO);
     redis_server_kill(server);
     node_until(lines_of(WEIR_LOG_WARN) > warnings);
     node_pause(500); /* attempts in vain, of which nothing new is to be told */
     ck_assert_int_le(lines_of(WEIR_LOG_WARN), warnings + 3);
+    told = lines_of(WEIR_LOG_INFO);
     redis_server_restart(server);
     node_until(lines_of(WEIR_LOG_INFO) > told);
     ck_assert_int_eq(weir_sync_close(sync, NULL, NULL), 0);
