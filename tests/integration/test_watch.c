@@ -351,8 +351,8 @@ static double rate_of(const char *answer, const char *key)
 }
 
 /* Between two looks, a quarter of a second apart. Those who look seldom, for want of a CPU, begin anew and are told of
- * no key; and a sync that had none may have put less in the hot key's slice than is asked for. Denials of one key within
- * a moment are counted now and then, a few at least. */
+ * no key; and a sync that had none may have put less in the hot key's slice than is asked for. Denials of one key
+ * within a moment are counted now and then, a few at least. */
 START_TEST(rates_are_those_of_what_was_taken)
 {
     struct node node;
