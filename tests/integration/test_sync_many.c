@@ -163,14 +163,14 @@ START_TEST(fifty_nodes_with_a_hint_of_one)
 }
 END_TEST
 
-/* Takes of 20,000 keys, and a flush of them. */
-static void report_all(uv_loop_t *loop, struct heart *heart)
+/* Takes of 20,000 keys that nobody asked for before, and a flush of them. */
+static void report_all(uv_loop_t *loop, struct heart *heart, int round)
 {
     int flushed = 0;
     char key[32];
 
     for (int i = 0; i < 20000; i++) {
-        int length = snprintf(key, sizeof key, "user:%d", i);
+        int length = snprintf(key, sizeof key, "user:%d.%d", round, i);
 
         ck_assert_int_eq(weir_take(a.w, a.id, key, (size_t)length, 1, NULL), WEIR_ALLOW);
     }
@@ -184,7 +184,7 @@ static void report_all(uv_loop_t *loop, struct heart *heart)
 /* Case E2. What the loop's thread computes between two beats is measured, not what a busy machine makes of it. */
 START_TEST(twenty_thousand_dirty_keys_do_not_hold_the_loop)
 {
-    struct weir_policy policy = node_policy(100, NODE_DAY, 100);
+    struct weir_policy policy = node_policy(3, NODE_DAY, 3);
     struct weir_sync_options options = WEIR_SYNC_OPTIONS_INIT;
     struct heart heart = {.last = cpu_seconds()};
     int rounds, closed = 0;
@@ -202,12 +202,12 @@ START_TEST(twenty_thousand_dirty_keys_do_not_hold_the_loop)
     while (node_stats(&a).syncs < 64)
         uv_run(&loop, UV_RUN_ONCE);
     /* a machine that counts its own pauses as ours does not do so each time */
-    for (rounds = 0; rounds < 5 && (!rounds || heart.worst >= 0.05); rounds++)
-        report_all(&loop, &heart);
+    for (rounds = 0; rounds < 3 && (!rounds || heart.worst >= 0.05); rounds++)
+        report_all(&loop, &heart, rounds);
     ck_assert_msg(heart.worst < 0.05, "the loop was held for %.3f s", heart.worst);
-    ck_assert_double_eq_tol(total_of("user:0"), 100 - rounds, 0.5);
-    ck_assert_double_eq_tol(total_of("user:7777"), 100 - rounds, 0.5);
-    ck_assert_double_eq_tol(total_of("user:19999"), 100 - rounds, 0.5);
+    ck_assert_double_eq_tol(total_of("user:0.0"), 2, 0.01);
+    ck_assert_double_eq_tol(total_of("user:0.7777"), 2, 0.01);
+    ck_assert_double_eq_tol(total_of("user:0.19999"), 2, 0.01);
     uv_close((uv_handle_t *)&heart.timer, NULL);
     ck_assert_int_eq(weir_sync_close(a.sync, on_set, &closed), 0);
     uv_run(&loop, UV_RUN_DEFAULT);
