@@ -8,8 +8,20 @@
 #include "lib/lease.h"
 #include "lib/take.h"
 
+/* A bucket known to hold tokens: while the counter is at `first` to first + span - 1, and x + f is `spent` to
+ * spent + room - 1, there is a token to take and none to forfeit. */
+struct known {
+    uint64_t version; /* even; odd while it is written */
+    uint64_t changes; /* of the gate, for which it is true */
+    uint64_t first, span;
+    uint64_t spent, room; /* room 0: nothing is known */
+    uint64_t ns, pace;    /* of the clock: at `first`, and << 32 a step */
+    uint64_t next;        /* when another look is worth its time, ns */
+};
+
 struct weir_key {
     struct weir_quick_ quick;
+    struct known known;
     struct weir__hot *e;  /* pinned; of a strict policy, which has none: `no_entry` */
     struct weir__ask ask; /* ask.key is own */
     size_t size;          /* of this */
@@ -23,7 +35,10 @@ _Static_assert(offsetof(struct weir_bucket_, touched) == offsetof(struct weir__h
 _Static_assert(offsetof(struct weir__gate, changes) == offsetof(struct weir_gate_, changes), "the same");
 _Static_assert(sizeof(struct weir__lease) * WEIR_LEASE_STEP_ == WEIR__STRIPE_BYTES, "one lease a stripe");
 
-#define EMPTY_NS 1000u /* an empty bucket is noted for so long at least */
+#define EMPTY_NS 1000u  /* an empty bucket is noted for so long at least */
+#define KNOWN_TAKES 16u /* one that holds tokens: for so many takes at least ... */
+#define KNOWN_NS 1000u  /* ... and so long, */
+#define LOOK_NS 20000u  /* and not looked at again sooner than that */
 
 /* Values that neither an x nor a gate's `changes` ever has. */
 #define NO_X 2u
@@ -84,6 +99,7 @@ int weir_key_open(struct weir *w, weir_policy_id policy, const void *key, size_t
     k->size = size;
     memcpy(k->own, key, key_len);
     k->ask.key = k->own;
+    k->known = (struct known){0};
     k->e = &no_entry;
     if (weir__load_acquire(&ask.p->mode) != WEIR_STRICT) {
         k->e = pin(&k->ask);
@@ -159,6 +175,54 @@ static void note_empty(struct weir_key *key, uint64_t now)
     /* release, both: a reader that finds this x finds this time or a later x's, and then the bucket's x is another */
     __atomic_store_n(&q->empty_until, wait < UINT64_MAX - v.now ? v.now + wait : UINT64_MAX, __ATOMIC_RELEASE);
     __atomic_store_n(&q->empty_x, x, __ATOMIC_RELEASE);
+}
+
+/* For how many steps of the clock's from `gone` on no token is forfeited: spare units below the cap as of ns. */
+static uint64_t steps_to_full(const struct weir__anchor *anchor, uint64_t gone, uint64_t spare, uint64_t mult)
+{
+    uint64_t span = weir__load_acquire(&anchor->span), pace = weir__load_acquire(&anchor->mult);
+    weir__u128 wait, steps;
+
+    if (gone >= span || pace == 0)
+        return 0;
+    span -= gone;
+    if (mult == 0)
+        return span;
+    /* rounded down, both; 4 units and 1 ns are more than what the products that they undo were rounded by */
+    wait = ((weir__u128)spare << WEIR__SHIFT) / mult;
+    if (wait >= UINT64_C(1) << 62)
+        return span;
+    steps = wait > 1 ? ((wait - 1) << 32) / pace : 0;
+    return steps < span ? (uint64_t)steps : span;
+}
+
+/* That there are tokens, for how many takes and how long, if that is worth it. */
+static void look_for_tokens(const struct weir_key *key, struct known *n)
+{
+    const struct weir_quick_ *q = &key->quick;
+    const struct weir__clock *clock = &key->ask.w->gate->clock;
+    uint32_t seq = weir__load_acquire(&clock->seq);
+    const struct weir__anchor *anchor = weir__clock_anchor(clock, seq);
+    uint64_t base = weir__load_acquire(&anchor->base), pace = weir__load_acquire(&anchor->mult);
+    uint64_t ns = weir__load_acquire(&anchor->ns), first = weir__clock_counter(), span = 0;
+    uint64_t mult = __atomic_load_n(&q->mult, __ATOMIC_ACQUIRE), unit = __atomic_load_n(&q->unit, __ATOMIC_ACQUIRE);
+    int64_t cap = (int64_t)__atomic_load_n(&q->level, __ATOMIC_ACQUIRE), level;
+    uint64_t spent = weir__load_acquire(&key->e->x);
+
+    /* any pair will do: what is noted is true of a sum */
+    spent += weir__load_acquire(&key->e->f);
+    ns += (first - base) * pace >> 32;
+    level = (int64_t)(weir__bucket_refill(ns, mult) - spent) & ~INT64_C(3);
+    if (level <= cap - 4 && level / KNOWN_TAKES >= (int64_t)unit)
+        span = steps_to_full(anchor, first - base, (uint64_t)(cap - 4 - level), mult);
+    if (span < ((uint64_t)KNOWN_NS << 32) / (pace + 1) || weir__load_relaxed(&clock->seq) != seq)
+        span = 0;
+    __atomic_store_n(&n->first, first, __ATOMIC_RELEASE);
+    __atomic_store_n(&n->span, span, __ATOMIC_RELEASE);
+    __atomic_store_n(&n->spent, spent, __ATOMIC_RELEASE);
+    __atomic_store_n(&n->room, span > 0 ? (uint64_t)level - unit + 1 : 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&n->ns, ns, __ATOMIC_RELEASE);
+    __atomic_store_n(&n->pace, pace, __ATOMIC_RELEASE);
 }
 
 /* ---- taking ------------------------------------------------------------------------------------------------------ */
@@ -314,6 +378,57 @@ static WEIR__NOINLINE int take_at_clock(struct weir_key *key, int64_t cost, uint
     return weir_key_ask_(key, cost, now, NULL);
 }
 
+/* A take of one token was allowed at `now`: the next ones may be quicker. By one thread at a time; nobody waits. */
+static WEIR__NOINLINE int note_tokens(struct weir_key *key, uint64_t now)
+{
+    struct known *n = &key->known;
+    uint64_t version = __atomic_load_n(&n->version, __ATOMIC_ACQUIRE);
+    /* before the numbers: what it says when a taker looks, they are */
+    uint64_t changes = __atomic_load_n(&key->quick.changes, __ATOMIC_ACQUIRE);
+
+    if (version & 1 ||
+        !__atomic_compare_exchange_n(&n->version, &version, version + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return WEIR_ALLOW;
+    __atomic_store_n(&n->next, now + LOOK_NS, __ATOMIC_RELAXED);
+    __atomic_store_n(&n->changes, changes, __ATOMIC_RELEASE);
+    look_for_tokens(key, n);
+    __atomic_store_n(&n->version, version + 2, __ATOMIC_RELEASE);
+    return WEIR_ALLOW;
+}
+
+/* One token of a bucket known to hold some. All else is looked at before the counter, whose reading takes longest: then
+ * little is left to wait for. */
+WEIR__INLINE int take_known(struct weir_key *key)
+{
+    const struct weir_quick_ *q = &key->quick;
+    const struct known *n = &key->known;
+    struct weir_bucket_ *bucket = __atomic_load_n(&q->bucket, __ATOMIC_ACQUIRE);
+    uint64_t x = __atomic_load_n(&bucket->x, __ATOMIC_ACQUIRE);
+    uint64_t version = __atomic_load_n(&n->version, __ATOMIC_ACQUIRE);
+    uint64_t spent = x + __atomic_load_n(&bucket->f, __ATOMIC_ACQUIRE) - __atomic_load_n(&n->spent, __ATOMIC_ACQUIRE);
+    uint64_t first = __atomic_load_n(&n->first, __ATOMIC_ACQUIRE), span = __atomic_load_n(&n->span, __ATOMIC_ACQUIRE);
+    uint64_t unit = __atomic_load_n(&q->unit, __ATOMIC_ACQUIRE), gone, now;
+
+    if (WEIR__UNLIKELY(spent >= __atomic_load_n(&n->room, __ATOMIC_ACQUIRE)) || WEIR__UNLIKELY((x | version) & 1) ||
+        WEIR__UNLIKELY(__atomic_load_n(&n->changes, __ATOMIC_ACQUIRE) !=
+                       __atomic_load_n(&q->gate->changes, __ATOMIC_ACQUIRE)) ||
+        WEIR__UNLIKELY(weir_stripe_ >= q->stripes) ||
+        WEIR__UNLIKELY(__atomic_load_n(&n->version, __ATOMIC_RELAXED) != version))
+        return WEIR_UNDECIDED_;
+    gone = weir__clock_counter() - first;
+    if (WEIR__UNLIKELY(gone >= span) ||
+        WEIR__UNLIKELY(!__atomic_compare_exchange_n(&bucket->x, &x, x + unit, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)))
+        return WEIR_UNDECIDED_;
+    now = gone * __atomic_load_n(&n->pace, __ATOMIC_ACQUIRE) >> 32;
+    now += __atomic_load_n(&n->ns, __ATOMIC_ACQUIRE);
+    /* else another thread has noted something else, or a caller's time is ahead: it may stay too early */
+    if (WEIR__LIKELY(__atomic_load_n(&n->version, __ATOMIC_RELAXED) == version) &&
+        WEIR__LIKELY(now > __atomic_load_n(&bucket->touched, __ATOMIC_RELAXED)))
+        __atomic_store_n(&bucket->touched, now, __ATOMIC_RELAXED);
+    weir_count_(q->counts, weir_stripe_, 0);
+    return WEIR_ALLOW;
+}
+
 /* Every call here is the last thing done, so that no register need be saved. */
 WEIR__INLINE int take_by_clock(struct weir_key *key, int64_t cost)
 {
@@ -328,6 +443,8 @@ WEIR__INLINE int take_by_clock(struct weir_key *key, int64_t cost)
     if (WEIR__UNLIKELY(x & WEIR__LOCK) ||
         WEIR__UNLIKELY(weir_take_bucket_(&key->quick, bucket, x, cost, now, 0) != WEIR_ALLOW))
         return take_at_clock(key, cost, now);
+    if (WEIR_ONE_(cost) && WEIR__UNLIKELY(now >= __atomic_load_n(&key->known.next, __ATOMIC_RELAXED)))
+        return note_tokens(key, now);
     return WEIR_ALLOW;
 }
 
@@ -338,6 +455,8 @@ int weir_key_take_now_(struct weir_key *key, int64_t cost)
 
 int weir_key_take_one_(struct weir_key *key)
 {
+    if (WEIR__LIKELY(take_known(key) == WEIR_ALLOW))
+        return WEIR_ALLOW;
     return take_by_clock(key, 1);
 }
 
