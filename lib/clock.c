@@ -124,10 +124,10 @@ static void give_up(struct weir__clock *clock, uint64_t ahead)
     publish(clock, 0, 0, 0, 0);
 }
 
-/* ns << 32 a step; 0 where the readings make no sense. */
+/* ns << 32 a step; 0 where the readings make no sense: the counter stands, has begun anew, or is far too slow. */
 static uint64_t slope(uint64_t steps, uint64_t ns)
 {
-    weir__u128 mult = steps == 0 ? 0 : ((weir__u128)ns << 32) / steps;
+    weir__u128 mult = (int64_t)steps <= 0 ? 0 : ((weir__u128)ns << 32) / steps;
 
     return mult >> 42 ? 0 : (uint64_t)mult; /* 1 MHz at least */
 }

@@ -90,12 +90,12 @@ WEIR__INLINE uint64_t weir__clock_counter(void)
 #endif
 }
 
-/* weir__clock_now where it needn't do more than read the counter; false: it must. */
-WEIR__INLINE bool weir__clock_glance(const struct weir__clock *clock, uint64_t *now)
+/* weir__clock_now where it needn't do more than read the counter; false: it must. counter: what was just read, or 0. */
+WEIR__INLINE bool weir__clock_glance(const struct weir__clock *clock, uint64_t counter, uint64_t *now)
 {
     uint32_t seq = weir__load_acquire(&clock->seq);
     const struct weir__anchor *anchor = weir__clock_anchor(clock, seq);
-    uint64_t gone = weir__clock_counter() - weir__load_acquire(&anchor->base);
+    uint64_t gone = (counter ? counter : weir__clock_counter()) - weir__load_acquire(&anchor->base);
     uint64_t span = weir__load_acquire(&anchor->span);
     uint64_t mult = weir__load_acquire(&anchor->mult);
     uint64_t ns = weir__load_acquire(&anchor->ns);

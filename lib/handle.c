@@ -11,8 +11,9 @@
 /* A bucket known to hold tokens: while the counter is at `first` to first + span - 1, and x + f is `spent` to
  * spent + room - 1, there is a token to take and none to forfeit. */
 struct known {
-    uint64_t version; /* even; odd while it is written */
-    uint64_t changes; /* of the gate, for which it is true */
+    uint64_t begun,
+        written;   /* how often: what is read between the two, from the last, is of one writing if they agree */
+    uint64_t mark; /* of the gate's changes and the clock's anchor, for which it is true */
     uint64_t first, span;
     uint64_t spent, room; /* room 0: nothing is known */
     uint64_t ns, pace;    /* of the clock: at `first`, and << 32 a step */
@@ -36,9 +37,9 @@ _Static_assert(offsetof(struct weir__gate, changes) == offsetof(struct weir_gate
 _Static_assert(sizeof(struct weir__lease) * WEIR_LEASE_STEP_ == WEIR__STRIPE_BYTES, "one lease a stripe");
 
 #define EMPTY_NS 1000u  /* an empty bucket is noted for so long at least */
-#define KNOWN_TAKES 16u /* one that holds tokens: for so many takes at least ... */
-#define KNOWN_NS 1000u  /* ... and so long, */
-#define LOOK_NS 20000u  /* and not looked at again sooner than that */
+#define KNOWN_TAKES 16u /* one that holds tokens: for so many takes at least, */
+#define KNOWN_NS 20000u /* and so long; nor is it looked at again sooner than that, */
+#define OFTEN_NS 5000u  /* or where it is taken from less often than that */
 
 /* Values that neither an x nor a gate's `changes` ever has. */
 #define NO_X 2u
@@ -177,7 +178,14 @@ static void note_empty(struct weir_key *key, uint64_t now)
     __atomic_store_n(&q->empty_x, x, __ATOMIC_RELEASE);
 }
 
-/* For how many steps of the clock's from `gone` on no token is forfeited: spare units below the cap as of ns. */
+/* Both only grow: their sum is what it was only while both are. */
+WEIR__INLINE uint64_t mark(const struct weir__gate *gate)
+{
+    return weir__load_acquire(&gate->changes) + weir__load_acquire(&gate->clock.seq);
+}
+
+/* For how many steps of the counter, which is `gone` from the anchor's, the bucket stays below its cap, of which `spare`
+ * units are free. */
 static uint64_t steps_to_full(const struct weir__anchor *anchor, uint64_t gone, uint64_t spare, uint64_t mult)
 {
     uint64_t span = weir__load_acquire(&anchor->span), pace = weir__load_acquire(&anchor->mult);
@@ -188,7 +196,8 @@ static uint64_t steps_to_full(const struct weir__anchor *anchor, uint64_t gone, 
     span -= gone;
     if (mult == 0)
         return span;
-    /* rounded down, both; 4 units and 1 ns are more than what the products that they undo were rounded by */
+    /* Both rounded down; spare is 4 units less than it might be, and wait 1 ns: more than what the two products that
+     * these quotients undo were rounded by. */
     wait = ((weir__u128)spare << WEIR__SHIFT) / mult;
     if (wait >= UINT64_C(1) << 62)
         return span;
@@ -196,31 +205,40 @@ static uint64_t steps_to_full(const struct weir__anchor *anchor, uint64_t gone, 
     return steps < span ? (uint64_t)steps : span;
 }
 
-/* That there are tokens, for how many takes and how long, if that is worth it. */
-static void look_for_tokens(const struct weir_key *key, struct known *n)
+/* What is there as of now, units, rounded down, and what is free up to the cap. Any pair of x and f will do: what is
+ * noted is true of a sum. False: it is nothing worth noting. */
+WEIR__INLINE bool holds_tokens(const struct weir_key *key, uint64_t now, uint64_t *spent, int64_t *level,
+                               int64_t *spare)
+{
+    uint64_t mult = __atomic_load_n(&key->quick.mult, __ATOMIC_ACQUIRE);
+
+    *spent = weir__load_acquire(&key->e->x);
+    *spent += weir__load_acquire(&key->e->f);
+    *level = (int64_t)(weir__bucket_refill(now, mult) - *spent) & ~INT64_C(3);
+    *spare = (int64_t)__atomic_load_n(&key->quick.level, __ATOMIC_ACQUIRE) - 4 - *level;
+    return *spare > (int64_t)weir__bucket_refill(KNOWN_NS, mult) &&
+           *level / KNOWN_TAKES >= (int64_t)__atomic_load_n(&key->quick.unit, __ATOMIC_ACQUIRE);
+}
+
+/* Writes what there is; nothing, where it would be for too short a time. */
+static void note(const struct weir_key *key, struct known *n)
 {
     const struct weir_quick_ *q = &key->quick;
     const struct weir__clock *clock = &key->ask.w->gate->clock;
-    uint32_t seq = weir__load_acquire(&clock->seq);
-    const struct weir__anchor *anchor = weir__clock_anchor(clock, seq);
-    uint64_t base = weir__load_acquire(&anchor->base), pace = weir__load_acquire(&anchor->mult);
-    uint64_t ns = weir__load_acquire(&anchor->ns), first = weir__clock_counter(), span = 0;
-    uint64_t mult = __atomic_load_n(&q->mult, __ATOMIC_ACQUIRE), unit = __atomic_load_n(&q->unit, __ATOMIC_ACQUIRE);
-    int64_t cap = (int64_t)__atomic_load_n(&q->level, __ATOMIC_ACQUIRE), level;
-    uint64_t spent = weir__load_acquire(&key->e->x);
+    const struct weir__anchor *anchor = weir__clock_anchor(clock, weir__load_acquire(&clock->seq));
+    uint64_t pace = weir__load_acquire(&anchor->mult), first = weir__clock_counter();
+    uint64_t gone = first - weir__load_acquire(&anchor->base);
+    uint64_t ns = weir__load_acquire(&anchor->ns) + (gone * pace >> 32), span = 0, spent;
+    int64_t level, spare;
 
-    /* any pair will do: what is noted is true of a sum */
-    spent += weir__load_acquire(&key->e->f);
-    ns += (first - base) * pace >> 32;
-    level = (int64_t)(weir__bucket_refill(ns, mult) - spent) & ~INT64_C(3);
-    if (level <= cap - 4 && level / KNOWN_TAKES >= (int64_t)unit)
-        span = steps_to_full(anchor, first - base, (uint64_t)(cap - 4 - level), mult);
-    if (span < ((uint64_t)KNOWN_NS << 32) / (pace + 1) || weir__load_relaxed(&clock->seq) != seq)
+    if (holds_tokens(key, ns, &spent, &level, &spare))
+        span = steps_to_full(anchor, gone, (uint64_t)spare, __atomic_load_n(&q->mult, __ATOMIC_ACQUIRE));
+    if (span < ((uint64_t)KNOWN_NS << 32) / (pace + 1))
         span = 0;
     __atomic_store_n(&n->first, first, __ATOMIC_RELEASE);
     __atomic_store_n(&n->span, span, __ATOMIC_RELEASE);
     __atomic_store_n(&n->spent, spent, __ATOMIC_RELEASE);
-    __atomic_store_n(&n->room, span > 0 ? (uint64_t)level - unit + 1 : 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&n->room, (uint64_t)level - __atomic_load_n(&q->unit, __ATOMIC_ACQUIRE) + 1, __ATOMIC_RELEASE);
     __atomic_store_n(&n->ns, ns, __ATOMIC_RELEASE);
     __atomic_store_n(&n->pace, pace, __ATOMIC_RELEASE);
 }
@@ -378,51 +396,61 @@ static WEIR__NOINLINE int take_at_clock(struct weir_key *key, int64_t cost, uint
     return weir_key_ask_(key, cost, now, NULL);
 }
 
-/* A take of one token was allowed at `now`: the next ones may be quicker. By one thread at a time; nobody waits. */
+/* A take of one token was allowed at `now`: the next ones may be quicker. By one thread at a time; nobody waits. What
+ * was noted before is true for as long as it said, and stays where nothing better is known. */
 static WEIR__NOINLINE int note_tokens(struct weir_key *key, uint64_t now)
 {
+    const struct weir__gate *gate = key->ask.w->gate;
     struct known *n = &key->known;
-    uint64_t version = __atomic_load_n(&n->version, __ATOMIC_ACQUIRE);
-    /* before the numbers: what it says when a taker looks, they are */
-    uint64_t changes = __atomic_load_n(&key->quick.changes, __ATOMIC_ACQUIRE);
+    uint64_t written = __atomic_load_n(&n->written, __ATOMIC_ACQUIRE), marked = mark(gate), spent;
+    int64_t level, spare;
 
-    if (version & 1 ||
-        !__atomic_compare_exchange_n(&n->version, &version, version + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    __atomic_store_n(&n->next, now + KNOWN_NS, __ATOMIC_RELAXED);
+    /* the numbers were copied for what the gate says, and so were those that are read below, where it says the same */
+    if (__atomic_load_n(&key->quick.changes, __ATOMIC_ACQUIRE) != weir__load_acquire(&gate->changes) ||
+        !holds_tokens(key, now, &spent, &level, &spare) ||
+        !__atomic_compare_exchange_n(&n->begun, &written, written + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         return WEIR_ALLOW;
-    __atomic_store_n(&n->next, now + LOOK_NS, __ATOMIC_RELAXED);
-    __atomic_store_n(&n->changes, changes, __ATOMIC_RELEASE);
-    look_for_tokens(key, n);
-    __atomic_store_n(&n->version, version + 2, __ATOMIC_RELEASE);
+    __atomic_store_n(&n->mark, marked, __ATOMIC_RELEASE);
+    note(key, n);
+    /* a mark that was never the gate's: part of it was read before a change, and part of it after */
+    if (mark(gate) != marked)
+        __atomic_store_n(&n->room, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&n->written, written + 1, __ATOMIC_RELEASE);
     return WEIR_ALLOW;
 }
 
 /* One token of a bucket known to hold some. All else is looked at before the counter, whose reading takes longest: then
- * little is left to wait for. */
-WEIR__INLINE int take_known(struct weir_key *key)
+ * little is left to wait for. *counter: out; 0: not read. */
+WEIR__INLINE int take_known(struct weir_key *key, uint64_t *counter)
 {
     const struct weir_quick_ *q = &key->quick;
+    const struct weir__gate *gate = (const struct weir__gate *)(const void *)q->gate;
     const struct known *n = &key->known;
     struct weir_bucket_ *bucket = __atomic_load_n(&q->bucket, __ATOMIC_ACQUIRE);
     uint64_t x = __atomic_load_n(&bucket->x, __ATOMIC_ACQUIRE);
-    uint64_t version = __atomic_load_n(&n->version, __ATOMIC_ACQUIRE);
+    uint64_t written = __atomic_load_n(&n->written, __ATOMIC_ACQUIRE);
     uint64_t spent = x + __atomic_load_n(&bucket->f, __ATOMIC_ACQUIRE) - __atomic_load_n(&n->spent, __ATOMIC_ACQUIRE);
     uint64_t first = __atomic_load_n(&n->first, __ATOMIC_ACQUIRE), span = __atomic_load_n(&n->span, __ATOMIC_ACQUIRE);
     uint64_t unit = __atomic_load_n(&q->unit, __ATOMIC_ACQUIRE), gone, now;
 
-    if (WEIR__UNLIKELY(spent >= __atomic_load_n(&n->room, __ATOMIC_ACQUIRE)) || WEIR__UNLIKELY((x | version) & 1) ||
-        WEIR__UNLIKELY(__atomic_load_n(&n->changes, __ATOMIC_ACQUIRE) !=
-                       __atomic_load_n(&q->gate->changes, __ATOMIC_ACQUIRE)) ||
+    *counter = 0;
+    if (WEIR__UNLIKELY(spent >= __atomic_load_n(&n->room, __ATOMIC_ACQUIRE)) || WEIR__UNLIKELY(x & WEIR__LOCK) ||
+        WEIR__UNLIKELY(__atomic_load_n(&n->mark, __ATOMIC_ACQUIRE) != mark(gate)) ||
         WEIR__UNLIKELY(weir_stripe_ >= q->stripes) ||
-        WEIR__UNLIKELY(__atomic_load_n(&n->version, __ATOMIC_RELAXED) != version))
+        WEIR__UNLIKELY(__atomic_load_n(&n->begun, __ATOMIC_RELAXED) != written))
         return WEIR_UNDECIDED_;
     gone = weir__clock_counter() - first;
-    if (WEIR__UNLIKELY(gone >= span) ||
-        WEIR__UNLIKELY(!__atomic_compare_exchange_n(&bucket->x, &x, x + unit, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)))
+    if (WEIR__UNLIKELY(gone >= span)) {
+        *counter = gone + first;
+        return WEIR_UNDECIDED_;
+    }
+    if (WEIR__UNLIKELY(!__atomic_compare_exchange_n(&bucket->x, &x, x + unit, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)))
         return WEIR_UNDECIDED_;
     now = gone * __atomic_load_n(&n->pace, __ATOMIC_ACQUIRE) >> 32;
     now += __atomic_load_n(&n->ns, __ATOMIC_ACQUIRE);
     /* else another thread has noted something else, or a caller's time is ahead: it may stay too early */
-    if (WEIR__LIKELY(__atomic_load_n(&n->version, __ATOMIC_RELAXED) == version) &&
+    if (WEIR__LIKELY(__atomic_load_n(&n->begun, __ATOMIC_RELAXED) == written) &&
         WEIR__LIKELY(now > __atomic_load_n(&bucket->touched, __ATOMIC_RELAXED)))
         __atomic_store_n(&bucket->touched, now, __ATOMIC_RELAXED);
     weir_count_(q->counts, weir_stripe_, 0);
@@ -430,34 +458,37 @@ WEIR__INLINE int take_known(struct weir_key *key)
 }
 
 /* Every call here is the last thing done, so that no register need be saved. */
-WEIR__INLINE int take_by_clock(struct weir_key *key, int64_t cost)
+WEIR__INLINE int take_by_clock(struct weir_key *key, int64_t cost, uint64_t counter)
 {
     const struct weir__gate *gate = (const struct weir__gate *)(const void *)key->quick.gate;
     struct weir_bucket_ *bucket;
-    uint64_t now, x;
+    uint64_t now, before, x;
 
-    if (WEIR__UNLIKELY(!weir__clock_glance(&gate->clock, &now)))
+    if (WEIR__UNLIKELY(!weir__clock_glance(&gate->clock, counter, &now)))
         return weir_key_ask_(key, cost, 0, NULL);
     bucket = __atomic_load_n(&key->quick.bucket, __ATOMIC_ACQUIRE);
     x = __atomic_load_n(&bucket->x, __ATOMIC_ACQUIRE);
+    before = __atomic_load_n(&bucket->touched, __ATOMIC_RELAXED);
     if (WEIR__UNLIKELY(x & WEIR__LOCK) ||
         WEIR__UNLIKELY(weir_take_bucket_(&key->quick, bucket, x, cost, now, 0) != WEIR_ALLOW))
         return take_at_clock(key, cost, now);
-    if (WEIR_ONE_(cost) && WEIR__UNLIKELY(now >= __atomic_load_n(&key->known.next, __ATOMIC_RELAXED)))
+    if (WEIR_ONE_(cost) && now - before < OFTEN_NS && now >= __atomic_load_n(&key->known.next, __ATOMIC_RELAXED))
         return note_tokens(key, now);
     return WEIR_ALLOW;
 }
 
 int weir_key_take_now_(struct weir_key *key, int64_t cost)
 {
-    return take_by_clock(key, cost);
+    return take_by_clock(key, cost, 0);
 }
 
 int weir_key_take_one_(struct weir_key *key)
 {
-    if (WEIR__LIKELY(take_known(key) == WEIR_ALLOW))
+    uint64_t counter;
+
+    if (WEIR__LIKELY(take_known(key, &counter) == WEIR_ALLOW))
         return WEIR_ALLOW;
-    return take_by_clock(key, 1);
+    return take_by_clock(key, 1, counter);
 }
 
 int weir_key_take(struct weir_key *key, int64_t cost, uint64_t now_ns, struct weir_result *result)

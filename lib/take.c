@@ -264,7 +264,7 @@ WEIR__INLINE int take_quickly(struct weir *w, weir_policy_id policy, const uint6
 
     if (WEIR__UNLIKELY(stripe >= w->private_counts))
         return WEIR__REKEYED;
-    if (!timed && WEIR__UNLIKELY(!weir__clock_glance(&w->gate->clock, &now)))
+    if (!timed && WEIR__UNLIKELY(!weir__clock_glance(&w->gate->clock, 0, &now)))
         return WEIR__REKEYED;
     x = weir__load_acquire(&e->x);
     if (WEIR__UNLIKELY(!weir__table_is(e, id)))

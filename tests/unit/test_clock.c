@@ -256,6 +256,24 @@ START_TEST(a_counter_that_stands_is_given_up)
 }
 END_TEST
 
+/* After a suspend, or in a machine that was moved: by then as many steps have gone backward as 64 bits hold. */
+START_TEST(a_counter_that_begins_anew_is_given_up)
+{
+    static const uint64_t later[] = {SECOND, 7200 * SECOND};
+    struct made_up m;
+    uint64_t said;
+
+    learn(&m);
+    said = says(&m);
+    m.ns += later[_i];
+    m.counter = 1000;
+    m.clock.seen_took = 0;
+    weir__clock_check(&m.clock, m.counter, m.ns, 0);
+    ck_assert_uint_eq(m.clock.source, WEIR__CLOCK_SYSTEM);
+    ck_assert_uint_ge(m.ns + m.clock.offset, said); /* the system's goes on, not before */
+}
+END_TEST
+
 /* A thread that is stopped between the two readings, each time: by a debugger that goes instruction by instruction. */
 START_TEST(what_is_read_too_far_apart_says_nothing)
 {
@@ -302,6 +320,7 @@ static Suite *suite(void)
     tcase_add_test(made_up, a_suspend_counts);
     tcase_add_test(made_up, a_bad_counter_is_given_up);
     tcase_add_test(made_up, a_counter_that_stands_is_given_up);
+    tcase_add_loop_test(made_up, a_counter_that_begins_anew_is_given_up, 0, 2);
     tcase_add_test(made_up, what_is_read_too_far_apart_says_nothing);
     suite_add_tcase(s, made_up);
     return s;
