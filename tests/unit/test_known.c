@@ -9,7 +9,7 @@
 static uint64_t ticks; /* at which this machine's counter stands */
 
 #define WEIR__TEST_COUNTER ticks
-#include "lib/handle.c"
+#include "lib/handle.c" /* NOLINT(bugprone-suspicious-include) */
 
 #include <check.h>
 
