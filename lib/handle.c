@@ -184,7 +184,7 @@ WEIR__INLINE uint64_t mark(const struct weir__gate *gate)
     return weir__load_acquire(&gate->changes) + weir__load_acquire(&gate->clock.seq);
 }
 
-/* For how many steps of the counter, which is `gone` from the anchor's, the bucket stays below its cap, of which `spare`
+/* For how many steps of the counter, which is `gone` from the anchor's, a bucket stays below its cap of which `spare`
  * units are free. */
 static uint64_t steps_to_full(const struct weir__anchor *anchor, uint64_t gone, uint64_t spare, uint64_t mult)
 {
