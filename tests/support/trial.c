@@ -114,7 +114,7 @@ void trial_open(struct trial *trial, const struct trial_options *options)
         node_pause(1);
     }
     for (int i = 0; trial->certain == 0; i++) { /* a busy machine may take its time */
-        ck_assert_int_lt(i, 2000);
+        ck_assert_int_lt(i, NODE_WAIT_MS);
         take_all(trial, 1);
         node_pause(1);
     }
@@ -179,7 +179,7 @@ void trial_check(struct trial *trial, int forgets)
     }
     certain = trial->certain;
     for (int i = 0; trial->certain < certain + 10; i++) {
-        ck_assert_msg(i < 2000, "strict verdicts never come from Redis again");
+        ck_assert_msg(i < NODE_WAIT_MS, "strict verdicts never come from Redis again");
         take_strict(trial);
         node_pause(1);
     }
