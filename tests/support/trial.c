@@ -125,7 +125,7 @@ void trial_open(struct trial *trial, const struct trial_options *options)
 void trial_load(struct trial *trial, unsigned ms, void (*often)(void))
 {
     uint64_t began = uv_hrtime(), turn = 0;
-    for (unsigned i = 0; uv_hrtime() - began < ms * NODE_MS; i++) {
+    for (unsigned i = 0; i == 0 || uv_hrtime() - began < ms * NODE_MS; i++) {
         if (often && uv_hrtime() - began >= turn * 20 * NODE_MS) {
             turn++;
             often();

@@ -41,7 +41,7 @@ struct trial_options {
 /* Opens all, spends a little of each policy and settles. Every call fails the test where it can't do its job. */
 void trial_open(struct trial *trial, const struct trial_options *options);
 
-/* Takes for so long; `often` (may be NULL) is called every 20 ms. */
+/* Takes for so long, once at least; `often` (may be NULL) is called every 20 ms. */
 void trial_load(struct trial *trial, unsigned ms, void (*often)(void));
 
 /* Takes until that is logged. */
