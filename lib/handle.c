@@ -9,11 +9,11 @@
 #include "lib/take.h"
 
 /* A bucket known to hold tokens: while the counter is at `first` to first + span - 1, and x + f is `spent` to
- * spent + room - 1, there is a token to take and none to forfeit. */
+ * spent + room - 1, there is a token to take and none to forfeit. What is read after `written` and before `begun` is of
+ * one writing where the two agree. */
 struct known {
-    uint64_t begun,
-        written;   /* how often: what is read between the two, from the last, is of one writing if they agree */
-    uint64_t mark; /* of the gate's changes and the clock's anchor, for which it is true */
+    uint64_t begun, written; /* how often */
+    uint64_t mark;           /* of the gate's changes and the clock's anchor, for which it is true */
     uint64_t first, span;
     uint64_t spent, room; /* room 0: nothing is known */
     uint64_t ns, pace;    /* of the clock: at `first`, and << 32 a step */
