@@ -51,8 +51,8 @@ struct rig_answer {
     int close_late; /* closes the link when told so */
 };
 
-/* Prepares the loop and a config with short times (stall 100 ms, backoff 2 to 20 ms; a connect has 10 s) that the test may
- * change before rig_start. */
+/* Prepares the loop and a config with short times (stall 100 ms, backoff 2 to 20 ms; a connect has 10 s) that the test
+ * may change before rig_start. */
 void rig_open(struct rig *rig, const char *uri);
 
 /* Opens the link and starts it. */

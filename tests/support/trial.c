@@ -154,7 +154,7 @@ void trial_load_until_degraded(struct trial *trial)
 /* The least that may be charged where so much was admitted: tokens come all the while. */
 static double least_of(const struct trial *trial, long admitted)
 {
-    return (double)admitted - 2 - LARGE / 10 * (double)(uv_hrtime() - trial->begun) / (double)NODE_DAY;
+    return (double)admitted - 2 - (double)LARGE / 10 * (double)(uv_hrtime() - trial->begun) / (double)NODE_DAY;
 }
 
 /* What was admitted is charged, as exactly as can be. */
