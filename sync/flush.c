@@ -173,9 +173,7 @@ void weir__reconcile_flush(struct weir__reconcile *rec, struct weir__flush *flus
     }
     *rec->waiting_end = flush;
     rec->waiting_end = &flush->next;
-    if (rec->stage == WEIR__FLUSH_IDLE)
-        begin(rec);
-    arm_deadline(rec);
+    weir__flush_lead(rec);
 }
 
 void weir__flush_lead(struct weir__reconcile *rec)

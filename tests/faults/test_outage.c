@@ -41,10 +41,7 @@ static struct weir_policy slow_policy(void)
 
 static double total_of(const char *key)
 {
-    struct weir__wire_seen seen = script_client_look(server, "p", key);
-
-    ck_assert_msg(seen.exists, "Redis knows nothing of %s", key);
-    return seen.total;
+    return script_client_total(server, "p", key);
 }
 
 /* Takes; every verdict must say that it is the outage policy's. */

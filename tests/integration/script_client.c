@@ -209,6 +209,14 @@ struct weir__wire_seen script_client_look(const struct redis_server *server, con
     return script_client_look_in(server, 0, policy, key);
 }
 
+double script_client_total(const struct redis_server *server, const char *policy, const char *key)
+{
+    struct weir__wire_seen seen = script_client_look(server, policy, key);
+
+    ck_assert_msg(seen.exists, "Redis knows nothing of %s", key);
+    return seen.total;
+}
+
 struct weir__wire_seen script_client_look_in(const struct redis_server *server, unsigned db, const char *policy,
                                              const char *key)
 {

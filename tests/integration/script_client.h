@@ -50,6 +50,9 @@ struct weir__wire_seen script_client_look(const struct redis_server *server, con
 struct weir__wire_seen script_client_look_in(const struct redis_server *server, unsigned db, const char *policy,
                                              const char *key);
 
+/* T of it, which Redis must know. */
+double script_client_total(const struct redis_server *server, const char *policy, const char *key);
+
 /* The time to live of a shard's key ('a', 'b' or 'n'), ms; -1: none; -2: no such key. */
 long long script_client_pttl(struct script_client *client, const struct weir__wire_target *target, char which);
 

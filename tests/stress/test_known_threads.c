@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "support/admissions.h"
+#include "support/local_policy.h"
 #include "support/suite.h"
 #include <weir/weir.h>
 
@@ -43,18 +44,6 @@ static uint64_t next(uint64_t *random)
     *random ^= *random >> 7;
     *random ^= *random << 17;
     return *random;
-}
-
-static struct weir_policy numbers(uint64_t limit, uint64_t per_ns, uint64_t burst)
-{
-    struct weir_policy p = WEIR_POLICY_INIT;
-
-    p.name = "p";
-    p.mode = WEIR_LOCAL;
-    p.limit = limit;
-    p.per_ns = per_ns;
-    p.burst = burst;
-    return p;
 }
 
 static void open_limiter(const struct weir_policy *p)
@@ -167,7 +156,7 @@ static void set_again(const struct weir_policy *p)
 START_TEST(nothing_is_lent_and_nothing_lost)
 {
     const int64_t burst = 400000;
-    struct weir_policy p = numbers(1, 86400 * SECOND, (uint64_t)burst);
+    struct weir_policy p = local_policy(1, 86400 * SECOND, (uint64_t)burst);
     int64_t taken, given;
 
     for (int round = 0; round < 6; round++) {
@@ -200,7 +189,7 @@ static uint64_t admitted(void)
 /* Nor in any window in between, with the bucket full now and then. */
 START_TEST(the_log_is_explained_by_the_burst)
 {
-    struct weir_policy p = numbers(1, NS_A_TOKEN, BURST);
+    struct weir_policy p = local_policy(1, NS_A_TOKEN, BURST);
     struct admission *log = malloc(THREADS * LOG * sizeof *log);
     size_t n = 0;
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "lib/table.h"
+#include "support/local_policy.h"
 #include "support/no_barrier.h"
 #include "support/portable_take.h"
 #include "support/suite.h"
@@ -58,14 +59,7 @@ static uint64_t read_now(void *arg)
 
 static struct weir_policy numbers(void)
 {
-    struct weir_policy p = WEIR_POLICY_INIT;
-
-    p.name = "p";
-    p.mode = WEIR_LOCAL;
-    p.limit = 1;
-    p.per_ns = NS_A_TOKEN;
-    p.burst = burst;
-    return p;
+    return local_policy(1, NS_A_TOKEN, burst);
 }
 
 static void open_limiter(uint64_t with)

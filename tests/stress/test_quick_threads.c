@@ -16,6 +16,7 @@
 #include "lib/seam.h"
 #include "lib/table.h"
 #include "support/admissions.h"
+#include "support/local_policy.h"
 #include "support/suite.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -80,14 +81,7 @@ static uint64_t next(uint64_t *random)
 
 static struct weir_policy numbers(uint64_t burst)
 {
-    struct weir_policy p = WEIR_POLICY_INIT;
-
-    p.name = "p";
-    p.mode = WEIR_LOCAL;
-    p.limit = 1;
-    p.per_ns = NS_A_TOKEN;
-    p.burst = burst;
-    return p;
+    return local_policy(1, NS_A_TOKEN, burst);
 }
 
 static void open_handles(void)

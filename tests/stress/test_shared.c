@@ -18,6 +18,7 @@
 #include "lib/intent.h"
 #include "lib/limiter.h"
 #include "lib/table.h"
+#include "support/local_policy.h"
 #include "support/suite.h"
 #include "support/whole.h"
 
@@ -31,14 +32,7 @@ static weir_policy_id policy, passing;
 
 static struct weir_policy numbers(uint64_t limit, uint64_t burst)
 {
-    struct weir_policy p = WEIR_POLICY_INIT;
-
-    p.name = "p";
-    p.mode = WEIR_LOCAL;
-    p.limit = limit;
-    p.per_ns = SECOND;
-    p.burst = burst;
-    return p;
+    return local_policy(limit, SECOND, burst);
 }
 
 /* So slow that nothing is earned, however long the machine stands still between two calls. */

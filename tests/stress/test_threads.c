@@ -13,6 +13,7 @@
 #include "lib/limiter.h"
 #include "lib/table.h"
 #include "support/admissions.h"
+#include "support/local_policy.h"
 #include "support/suite.h"
 
 #define MS UINT64_C(1000000)
@@ -32,14 +33,7 @@ static uint64_t read_now(void *arg)
 
 static struct weir_policy numbers(uint64_t limit, uint64_t burst)
 {
-    struct weir_policy p = WEIR_POLICY_INIT;
-
-    p.name = "p";
-    p.mode = WEIR_LOCAL;
-    p.limit = limit;
-    p.per_ns = SECOND;
-    p.burst = burst;
-    return p;
+    return local_policy(limit, SECOND, burst);
 }
 
 static void open_with(size_t max_keys, bool still, uint64_t limit, uint64_t burst)

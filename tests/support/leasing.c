@@ -6,6 +6,8 @@
 
 #include <check.h>
 
+#include "support/local_policy.h"
+
 struct leasing at;
 
 static uint64_t read_now(void *arg)
@@ -20,14 +22,7 @@ static uint64_t read_now(void *arg)
 
 struct weir_policy leasing_numbers(uint64_t limit, uint64_t burst)
 {
-    struct weir_policy p = WEIR_POLICY_INIT;
-
-    p.name = "p";
-    p.mode = WEIR_LOCAL;
-    p.limit = limit;
-    p.per_ns = SECOND;
-    p.burst = burst;
-    return p;
+    return local_policy(limit, SECOND, burst);
 }
 
 void leasing_open(uint64_t limit, uint64_t burst)

@@ -13,6 +13,7 @@ static uint64_t ticks; /* at which this machine's counter stands */
 
 #include <check.h>
 
+#include "support/local_policy.h"
 #include "support/suite.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -92,13 +93,8 @@ static int take_quickly(void)
 
 static struct weir_policy numbers(uint64_t limit, uint64_t per_ns, uint64_t burst, int shadow)
 {
-    struct weir_policy p = WEIR_POLICY_INIT;
+    struct weir_policy p = local_policy(limit, per_ns, burst);
 
-    p.name = "p";
-    p.mode = WEIR_LOCAL;
-    p.limit = limit;
-    p.per_ns = per_ns;
-    p.burst = burst;
     p.shadow = shadow;
     return p;
 }

@@ -10,6 +10,7 @@
 #include <weir/weir.h>
 
 #include "lib/limiter.h"
+#include "support/local_policy.h"
 #include "support/suite.h"
 
 #define MS UINT64_C(1000000)
@@ -42,21 +43,9 @@ static void teardown(void)
     weir_close(w);
 }
 
-static struct weir_policy numbers(uint64_t limit, uint64_t per_ns, uint64_t burst)
-{
-    struct weir_policy policy = WEIR_POLICY_INIT;
-
-    policy.name = "p";
-    policy.mode = WEIR_LOCAL;
-    policy.limit = limit;
-    policy.per_ns = per_ns;
-    policy.burst = burst;
-    return policy;
-}
-
 static weir_policy_id add(uint64_t limit, uint64_t per_ns, uint64_t burst)
 {
-    struct weir_policy policy = numbers(limit, per_ns, burst);
+    struct weir_policy policy = local_policy(limit, per_ns, burst);
     weir_policy_id id;
 
     ck_assert_int_eq(weir_policy_add(w, &policy, &id), 0);
@@ -65,7 +54,7 @@ static weir_policy_id add(uint64_t limit, uint64_t per_ns, uint64_t burst)
 
 static void set(weir_policy_id id, uint64_t limit, uint64_t per_ns, uint64_t burst)
 {
-    struct weir_policy policy = numbers(limit, per_ns, burst);
+    struct weir_policy policy = local_policy(limit, per_ns, burst);
 
     ck_assert_int_eq(weir_policy_set(w, id, &policy), 0);
 }
@@ -80,7 +69,7 @@ static int take(weir_policy_id id, int64_t cost)
 START_TEST(bad_policies_are_refused)
 {
     static char longest[65];
-    struct weir_policy good = numbers(10, SECOND, 10), p;
+    struct weir_policy good = local_policy(10, SECOND, 10), p;
     weir_policy_id id;
 
     memset(longest, 'n', 64);
@@ -114,14 +103,14 @@ START_TEST(bad_policies_are_refused)
     REFUSED(unknown, (enum weir_unknown)2, WEIR_E_INVAL)
     REFUSED(max_overshoot, WEIR_BURST_MAX + 1, WEIR_E_RANGE)
 #undef REFUSED
-    p = numbers(0, SECOND, 0);
+    p = local_policy(0, SECOND, 0);
     ck_assert_int_eq(weir_policy_add(w, &p, &id), WEIR_E_INVAL);
-    p = numbers(0, SECOND, 5);
+    p = local_policy(0, SECOND, 5);
     p.mode = WEIR_HYBRID;
     ck_assert_int_eq(weir_policy_add(w, &p, &id), WEIR_E_INVAL);
     p.mode = WEIR_STRICT;
     ck_assert_int_eq(weir_policy_add(w, &p, &id), WEIR_E_INVAL);
-    p = numbers(1, DAY, 19); /* Redis would have to keep it for 2 x 19 + 1 + 2 days: 40 is the most */
+    p = local_policy(1, DAY, 19); /* Redis would have to keep it for 2 x 19 + 1 + 2 days: 40 is the most */
     p.mode = WEIR_HYBRID;
     p.max_overshoot = 1;
     ck_assert_int_eq(weir_policy_add(w, &p, &id), WEIR_E_RANGE);
@@ -138,7 +127,7 @@ END_TEST
 START_TEST(names)
 {
     static char longest[64];
-    struct weir_policy p = numbers(1, SECOND, 1);
+    struct weir_policy p = local_policy(1, SECOND, 1);
     weir_policy_id a, b, found;
 
     ck_assert_int_eq(weir_policy_find(w, "p", &found), WEIR_E_NOENT);
@@ -161,7 +150,7 @@ END_TEST
 
 START_TEST(as_many_as_fit)
 {
-    struct weir_policy p = numbers(1, SECOND, 1);
+    struct weir_policy p = local_policy(1, SECOND, 1);
     weir_policy_id id;
     char name[16];
 
@@ -291,7 +280,7 @@ END_TEST
 START_TEST(every_entry_is_reached)
 {
     weir_policy_id id = add(100, SECOND, 100), other;
-    struct weir_policy p = numbers(100, SECOND, 100);
+    struct weir_policy p = local_policy(100, SECOND, 100);
 
     p.name = "other";
     ck_assert_int_eq(weir_policy_add(w, &p, &other), 0);
@@ -319,7 +308,7 @@ END_TEST
 START_TEST(bad_changes_change_nothing)
 {
     weir_policy_id id = add(10, SECOND, 10);
-    struct weir_policy p = numbers(5, SECOND, 5);
+    struct weir_policy p = local_policy(5, SECOND, 5);
 
     ck_assert_int_eq(weir_policy_set(NULL, id, &p), WEIR_E_INVAL);
     ck_assert_int_eq(weir_policy_set(w, id, NULL), WEIR_E_INVAL);
@@ -346,7 +335,7 @@ END_TEST
 START_TEST(a_handle_sees_the_change)
 {
     weir_policy_id id = add(10, SECOND, 10);
-    struct weir_policy p = numbers(10, SECOND, 10);
+    struct weir_policy p = local_policy(10, SECOND, 10);
     struct weir_key *key;
 
     ck_assert_int_eq(weir_key_open(w, id, "key", 3, &key), 0);
@@ -378,7 +367,7 @@ START_TEST(modes_change)
 
     ck_assert_int_eq(weir_key_open(w, id, "key", 3, &key), 0);
     for (size_t i = 0; i < 3 * sizeof modes / sizeof *modes; i++) {
-        struct weir_policy p = numbers(1, MINUTE, 100);
+        struct weir_policy p = local_policy(1, MINUTE, 100);
 
         ck_assert_int_eq(weir_key_take(key, 2, 0, NULL), WEIR_ALLOW);
         ck_assert_int_eq(take(id, 3), WEIR_ALLOW);

@@ -8,6 +8,7 @@
 
 #include <weir/weir.h>
 
+#include "support/local_policy.h"
 #include "support/suite.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -36,13 +37,8 @@ static struct weir *open_limiter(void)
 
 static struct weir_policy numbers(uint64_t limit, uint64_t burst, int shadow)
 {
-    struct weir_policy p = WEIR_POLICY_INIT;
+    struct weir_policy p = local_policy(limit, SECOND, burst);
 
-    p.name = "p";
-    p.mode = WEIR_LOCAL;
-    p.limit = limit;
-    p.per_ns = SECOND;
-    p.burst = burst;
     p.shadow = shadow;
     return p;
 }
